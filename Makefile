@@ -1,0 +1,78 @@
+# The only list of commands. A second call of any of them repeats no set-up work.
+.DEFAULT_GOAL := help
+SHELL := bash
+PY := .venv/bin/python
+JOBS := $(shell getconf _NPROCESSORS_ONLN)
+SAN ?=
+
+DEPS := .venv/.stamp-deps
+BUILT := .venv/.stamp-built
+KAFKA := .cache/kafka/lib/.complete
+PROTOS := $(wildcard services/wire/*.proto)
+NATIVE := $(shell find ps_service/native trainer_service/native -not -path '*/tests/*' \
+  \( -name '*.h' -o -name '*.cc' -o -name CMakeLists.txt \) 2>/dev/null)
+CXX_FILES = $(shell find ps_service/native trainer_service/native -name '*.h' -o -name '*.cc')
+
+$(DEPS): pyproject.toml constraints.txt tools/setup.sh tools/requirements.py
+	@tools/setup.sh python && touch $@
+
+$(BUILT): $(DEPS) $(PROTOS) $(NATIVE) CMakeLists.txt tools/gen_protos.py
+	@tools/setup.sh native && touch $@
+
+$(KAFKA): deploy/kafka/pom.xml
+	@tools/setup.sh kafka
+
+.PHONY: help setup system build proto fmt lint type test test-native e2e bench demo up down ci clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(BUILT) system $(KAFKA) ## everything a developer needs: .venv, native build, test parts
+
+system:
+	@tools/setup.sh system
+
+build: $(BUILT) ## .venv, extensions and protobuf stubs
+
+proto: $(DEPS) ## regenerate services/wire/*_pb2*
+	@$(PY) tools/gen_protos.py
+
+fmt: $(DEPS) ## format Python and C++
+	@.venv/bin/ruff check --fix-only --quiet . && .venv/bin/ruff format . && .venv/bin/clang-format -i $(CXX_FILES)
+
+lint: $(BUILT) ## style, architecture and bug patterns of Python and C++
+	@.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/lint-imports --no-logo
+	@.venv/bin/clang-format --dry-run -Werror $(CXX_FILES)
+	@tools/tidy.sh $(JOBS)
+
+type: $(BUILT) ## mypy, strict
+	@.venv/bin/mypy
+
+test: setup test-native ## C++ and Python tests, whole-job tests of minutes left out
+	@$(PY) -m pytest -m "not (e2e and slow)"
+
+test-native: ## C++ tests; SAN=address or SAN=thread adds a sanitizer
+	@cmake -S . -B build/native-$(or $(SAN),plain) -DEMBERMESH_BUILD_TESTS=ON -DEMBERMESH_SANITIZE=$(SAN) --log-level=WARNING
+	@cmake --build build/native-$(or $(SAN),plain) -j $(JOBS)
+	@ctest --test-dir build/native-$(or $(SAN),plain) --output-on-failure -j $(JOBS) --no-tests=error
+
+e2e: setup ## whole jobs as real processes
+	@$(PY) -m pytest -m e2e
+
+bench: $(BUILT) ## measure throughput on this machine
+	@$(PY) bench/run.py
+
+demo: $(BUILT) ## train, checkpoint and restore one job; the last line is its result as JSON
+	@$(PY) -m embermesh.demo
+
+up: ## start every service in containers
+	@docker compose up --detach --build
+
+down: ## stop them
+	@docker compose down
+
+ci: lint type test ## what a change must pass
+
+clean: ## remove what was built; .venv and downloads stay
+	@rm -rf build $(BUILT) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -f services/wire/*_pb2* ps_service/_native*.so trainer_service/_native*.so

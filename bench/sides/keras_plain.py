@@ -1,0 +1,75 @@
+"""What a newcomer writes: the same DeepFM in idiomatic Keras (`Embedding` layers, `fit`).
+
+One process; every slot has a table as large as its cardinality, keys become row numbers by modulo.
+Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bench import workload as w
+from trainer_service.sources.synthetic import CARDINALITIES
+
+
+def build() -> keras.Model:
+    dense, rows = keras.Input((w.DENSE,)), keras.Input((w.SLOTS,), dtype="int64")
+    factors, weights = [], []
+    for slot, size in enumerate(CARDINALITIES):
+        factors.append(keras.layers.Embedding(int(size), w.DIM)(rows[:, slot]))
+        weights.append(keras.layers.Embedding(int(size), 1)(rows[:, slot]))
+    stacked = keras.ops.stack(factors, axis=1)
+    total = keras.ops.sum(stacked, axis=1)
+    pairs = 0.5 * keras.ops.sum(
+        total * total - keras.ops.sum(stacked * stacked, axis=1), axis=1, keepdims=True
+    )
+    deep = keras.layers.Concatenate()([dense, keras.layers.Flatten()(stacked)])
+    for units in w.HIDDEN:
+        deep = keras.layers.Dense(units, activation="relu")(deep)
+    logits = keras.layers.Add()(
+        [keras.layers.Dense(1)(deep), keras.layers.Dense(1)(dense), pairs, *weights]
+    )
+    return keras.Model([dense, rows], logits)
+
+
+class Clock(keras.callbacks.Callback):
+    """Times of the ends of all steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:  # noqa: ARG002  # Keras fixes the signature
+        self.ends.append(time.perf_counter())
+
+
+def main() -> None:
+    args = w.arguments(__doc__)
+    dense, keys, labels = (np.concatenate(part) for part in zip(*w.batches(args), strict=True))
+    rows = (keys % np.asarray(CARDINALITIES, np.uint64)).astype(np.int64)
+    model = build()
+    model.compile(keras.optimizers.Adagrad(0.05), keras.losses.BinaryCrossentropy(from_logits=True))
+    clock = Clock()
+    data = (
+        tf.data.Dataset.from_tensor_slices(((dense, rows), labels))
+        .batch(args.batch_size)
+        .prefetch(2)
+    )
+    model.fit(data, verbose=0, callbacks=[clock])
+    seconds = clock.ends[-1] - clock.ends[args.warm_up - 1]
+    sys.stdout.write(
+        json.dumps({"samples_per_second": args.steps * args.batch_size / seconds}) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""The `embermesh` command: a thin shell over `Client` and `LocalCluster`.
+
+Standard output carries the answer (tables, or with --json nothing but JSON); progress and errors go
+to standard error. Exit codes: 0 fine; 1 the job failed or the request was refused; 2 wrong usage or
+input; 3 not reachable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+
+from embermesh import doctor as checks
+from embermesh import follow, render, settings
+from embermesh.client import Client
+from embermesh.cluster import LocalCluster
+from embermesh.output import (
+    EXIT_FAILED,
+    EXIT_INPUT,
+    EXIT_UNREACHABLE,
+    exit_with,
+    out,
+    print_json,
+    say,
+    show_job,
+    show_started,
+    watch_job,
+)
+from services.kit import errors
+from services.kit.discovery import Role
+
+app = typer.Typer(
+    name="embermesh",
+    help="Trains click models on sharded parameter servers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class MessageFormat(str, enum.Enum):
+    """What one Kafka message holds."""
+
+    JSON = "json"
+    ARROW = "arrow"
+
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id, e.g. criteo-deepfm-x7k2qa.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job is over.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits with its code; an expected failure is one message, never a
+    stack trace.
+    """
+    try:
+        app(args=None if arguments is None else list(arguments))
+    except (errors.InvalidInput, errors.NotFound) as error:
+        _fail(error, EXIT_INPUT)
+    except (errors.Unavailable, errors.DeadlineExceeded) as error:
+        _fail(error, EXIT_UNREACHABLE, hint=str(error).startswith("no gateway"))
+    except errors.EmbermeshError as error:
+        _fail(error, EXIT_FAILED)
+
+
+@app.command()
+def up(
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the gateway (default 8080).")
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option(help="Use this Redis instead of starting one.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a local cluster: Redis, checkpoint service, gateway. Mends one that lost a process."""
+    cluster = LocalCluster(settings.load().state_path, say)
+    state = cluster.up(port=port, redis_url=redis_url)
+    if as_json:
+        print_json(state)
+    else:
+        out().print(f"gateway ready at {state.url} (its API: {state.url}/docs)", soft_wrap=True)
+        out().print(f"logs in {cluster.folder / 'logs'}", soft_wrap=True)
+
+
+@app.command()
+def down() -> None:
+    """Cancel the jobs of the local cluster and stop it."""
+    cluster = LocalCluster(settings.load().state_path, say)
+    out().print(
+        "stopped" if cluster.down() else f"no cluster is running in {cluster.folder}",
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def submit(
+    spec: Annotated[
+        str, typer.Argument(metavar="FILE", help="JobSpec in YAML or JSON; - reads standard input.")
+    ],
+    watched: Watch = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a job."""
+    text = sys.stdin.read() if spec == "-" else Path(spec)
+    with _client() as client:
+        job = client.submit(text)
+        show_started(client, job, watched, as_json)
+
+
+@app.command()
+def jobs(as_json: AsJson = False) -> None:
+    """List jobs, newest first."""
+    with _client() as client:
+        found = client.jobs()
+    if as_json:
+        print_json(found)
+    else:
+        out().print(render.jobs_table(found) if found else "no jobs yet")
+
+
+@app.command()
+def get(job: JobId, watched: Watch = False, as_json: AsJson = False) -> None:
+    """Show a job: state, progress, result, processes."""
+    with _client() as client:
+        view = client.get(job)
+        if watched:
+            view = watch_job(client, view)
+    if as_json:
+        print_json(view)
+    else:
+        render.job_details(out(), view)
+    if watched:
+        exit_with(view)
+
+
+@app.command()
+def events(job: JobId, as_json: AsJson = False) -> None:
+    """Show what happened to a job."""
+    with _client() as client:
+        found = client.events(job)
+    if as_json:
+        print_json(found)
+    else:
+        out().print(render.events_table(found))
+
+
+@app.command()
+def logs(
+    job: JobId,
+    role: Annotated[Role | None, typer.Option(help="Kind of process; default: all kinds.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Number of the process; default: all.")
+    ] = None,
+    tail: Annotated[int, typer.Option(min=1, max=10_000, help="Last lines of each process.")] = 200,
+    following: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
+    ] = False,
+) -> None:
+    """Print the log lines of a job's processes."""
+    with _client() as client:
+        texts = (follow.follow if following else follow.read)(
+            client, job, None if role is None else str(role), rank, tail
+        )
+        for text in texts:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+
+@app.command()
+def cancel(job: JobId, as_json: AsJson = False) -> None:
+    """Stop a job."""
+    with _client() as client:
+        show_job(client.cancel(job), as_json)
+
+
+@app.command()
+def checkpoint(job: JobId, as_json: AsJson = False) -> None:
+    """Take a checkpoint of a running job now."""
+    with _client() as client:
+        taken = client.checkpoint(job)
+    if as_json:
+        print_json(taken)
+    else:
+        out().print(render.checkpoints_table([taken]))
+
+
+@app.command()
+def checkpoints(job: JobId, as_json: AsJson = False) -> None:
+    """List a job's complete checkpoints."""
+    with _client() as client:
+        found = client.checkpoints(job)
+    if as_json:
+        print_json(found)
+    else:
+        out().print(render.checkpoints_table(found) if found else "no checkpoints yet")
+
+
+@app.command()
+def restore(
+    job: JobId,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Id or manifest URI; default: the newest.")
+    ] = None,
+    sparse_ps: Annotated[
+        int | None, typer.Option(min=1, help="Another number of sparse-PS shards.")
+    ] = None,
+    dense_ps: Annotated[
+        int | None, typer.Option(min=1, help="Another number of dense-PS blocks.")
+    ] = None,
+    trainers: Annotated[int | None, typer.Option(min=1, help="Another number of trainers.")] = None,
+    watched: Watch = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a job again from a checkpoint, with the same or other numbers of processes."""
+    with _client() as client:
+        view = client.restore(
+            job, checkpoint=checkpoint, sparse_ps=sparse_ps, dense_ps=dense_ps, trainers=trainers
+        )
+        show_started(client, view, watched, as_json)
+
+
+@app.command()
+def scale(
+    job: JobId,
+    trainers: Annotated[int, typer.Option(min=1, help="How many trainers go on.")],
+    as_json: AsJson = False,
+) -> None:
+    """Change the number of trainers of a running job."""
+    with _client() as client:
+        show_job(client.scale(job, trainers=trainers), as_json)
+
+
+@app.command()
+def produce(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="File, glob, or s3:// URI.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="kafka://HOST:PORT/TOPIC")],
+    message: Annotated[
+        MessageFormat, typer.Option("--format", help="One JSON row, or many Arrow rows a message.")
+    ] = MessageFormat.JSON,
+    file_format: Annotated[
+        str, typer.Option(help="auto, criteo-tsv, tsv, csv or parquet.")
+    ] = "auto",
+    rows_per_message: Annotated[int, typer.Option(min=1, help="With --format arrow.")] = 256,
+    create: Annotated[
+        int | None, typer.Option(min=1, help="Create the topic with so many partitions.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many rows.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the rows of files to a Kafka topic, in file order."""
+    from embermesh import produce as producing  # brings pyarrow and kafka-python, half a second
+
+    servers, name = split_topic(topic)
+    with Console(stderr=True).status(f"writing to {name}") as status:
+        done = producing.produce(
+            source if "://" in source else f"file://{source}",
+            servers,
+            name,
+            message_format=str(message.value),
+            data_format=file_format,
+            rows_per_message=rows_per_message,
+            create_partitions=create,
+            limit=limit,
+            progress=lambda rows: status.update(f"writing to {name}: {render.count(rows)} rows"),
+        )
+    if as_json:
+        print_json(dataclasses.asdict(done))
+        return
+    bad = f", {done.bad_lines} malformed lines left out" if done.bad_lines else ""
+    out().print(f"{done.rows} rows in {done.messages} messages{bad}, {done.seconds:.1f} s")
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine: what is there, what is missing, how to get it."""
+    found = checks.examine(_url(), settings.load().state_path)
+    if as_json:
+        print_json([dataclasses.asdict(c) for c in found])
+    else:
+        out().print(render.checks_table(found))
+    if any(c.needed and not c.ok for c in found):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def split_topic(uri: str) -> tuple[str, str]:
+    """kafka://HOST:PORT/TOPIC -> (HOST:PORT, TOPIC). Raises InvalidInput."""
+    parts = urlsplit(uri)
+    name = parts.path.strip("/")
+    if parts.scheme != "kafka" or not parts.netloc or not name or "/" in name:
+        raise errors.InvalidInput(f"topic {uri!r}: write it like kafka://127.0.0.1:9092/clicks")
+    return parts.netloc, name
+
+
+def _url() -> str:
+    own = settings.load()
+    if own.url:
+        return own.url
+    state = LocalCluster(own.state_path).state() if own.state_path.exists() else None
+    return state.url if state else settings.DEFAULT_URL
+
+
+def _client() -> Client:
+    return Client(_url(), settings.load().timeout)
+
+
+def _fail(error: errors.EmbermeshError, code: int, *, hint: bool = False) -> None:
+    say(f"error: {error}")
+    if hint:
+        say("start a local cluster with `embermesh up`, or set EMBERMESH_URL")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

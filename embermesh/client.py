@@ -1,0 +1,266 @@
+"""A small typed client of the gateway's REST API, for programs, notebooks and the `embermesh`
+command.
+
+Answers are the classes of `services.api.views`; failures are those of `services.kit.errors`,
+whatever went wrong: a refused request, a gateway that isn't there, an answer that isn't ours. It
+holds no state but its connections.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import pydantic
+
+from embermesh.settings import DEFAULT_URL
+from services.api.spec import JobSpec
+from services.api.views import (
+    CheckpointView,
+    EventList,
+    EventView,
+    JobList,
+    JobView,
+    Problem,
+    RestoreRequest,
+    ScaleRequest,
+)
+from services.kit import errors
+
+CHECKPOINT_TIMEOUT = 600.0  # seconds; :checkpoint answers when the manifest is written
+GATEWAY_AWAY_SECONDS = 60.0  # `wait` outlives a restart of the gateway of this length
+_ERRORS: dict[int, type[errors.EmbermeshError]] = {
+    400: errors.InvalidInput,
+    404: errors.NotFound,
+    405: errors.InvalidInput,
+    409: errors.Conflict,
+    415: errors.InvalidInput,
+    422: errors.InvalidInput,
+    502: errors.Unavailable,
+    503: errors.Unavailable,
+    504: errors.DeadlineExceeded,
+}
+ModelT = TypeVar("ModelT", bound=pydantic.BaseModel)
+
+
+class Client:
+    """Talks to the gateway at `url`; a request takes at most `timeout` seconds. Usable as a context
+    manager.
+
+    Every method raises InvalidInput, NotFound or Conflict when the gateway refuses, Unavailable
+    when it can't be reached and DeadlineExceeded when it doesn't answer in time.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        timeout: float = 30.0,
+        *,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            raise errors.InvalidInput(f"gateway URL {url!r} must start with http:// or https://")
+        self._http = httpx.Client(
+            base_url=self.url, timeout=timeout, transport=transport, trust_env=False
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def submit(
+        self, spec: str | Path | JobSpec | Mapping[str, Any], *, idempotency_key: str | None = None
+    ) -> JobView:
+        """Starts a job from YAML or JSON text, a Path to such a file, a JobSpec, or a mapping of
+        its fields.
+
+        The same `idempotency_key` twice gives the same job.
+        """
+        headers = {"Content-Type": "application/yaml"}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        return self._view(JobView, "POST", "/v1/jobs", content=_text(spec), headers=headers)
+
+    def jobs(self, limit: int = 100) -> list[JobView]:
+        """The newest `limit` jobs (at most 1000), newest first."""
+        return self._view(JobList, "GET", "/v1/jobs", params={"limit": limit}).jobs
+
+    def get(self, job: str) -> JobView:
+        """The job with that id, as it stands now."""
+        return self._view(JobView, "GET", _path(job))
+
+    def cancel(self, job: str) -> JobView:
+        """Asks the job to stop; the answer shows it on its way."""
+        return self._view(JobView, "POST", _path(job, ":cancel"))
+
+    def checkpoint(self, job: str, *, timeout: float = CHECKPOINT_TIMEOUT) -> CheckpointView:
+        """Takes a checkpoint now and waits until it is complete."""
+        return self._view(CheckpointView, "POST", _path(job, ":checkpoint"), timeout=timeout)
+
+    def checkpoints(self, job: str) -> list[CheckpointView]:
+        """The job's complete checkpoints, oldest first."""
+        return _parse(_Checkpoints, self._request("GET", _path(job, "/checkpoints"))).root
+
+    def restore(
+        self,
+        job: str,
+        *,
+        checkpoint: str | None = None,
+        sparse_ps: int | None = None,
+        dense_ps: int | None = None,
+        trainers: int | None = None,
+    ) -> JobView:
+        """Starts the job again from a checkpoint (id or manifest URI; default: the newest), maybe
+        with other counts.
+        """
+        body = RestoreRequest(
+            checkpoint=checkpoint, sparse_ps=sparse_ps, dense_ps=dense_ps, trainers=trainers
+        )
+        return self._view(JobView, "POST", _path(job, ":restore"), json=body.model_dump())
+
+    def scale(self, job: str, *, trainers: int) -> JobView:
+        """Goes on with another number of trainers, from a checkpoint that is taken first."""
+        body = ScaleRequest(trainers=trainers)
+        return self._view(JobView, "POST", _path(job, ":scale"), json=body.model_dump())
+
+    def events(self, job: str, after: str | None = None) -> list[EventView]:
+        """What happened to the job, oldest first; `after` an event's id gives only later ones."""
+        params = {} if after is None else {"after": after}
+        return self._view(EventList, "GET", _path(job, "/events"), params=params).events
+
+    def logs(self, job: str, *, role: str = "trainer", rank: int = 0, tail: int = 200) -> str:
+        """The last `tail` log lines of one process of the job's newest generation."""
+        params: dict[str, str | int] = {"role": role, "rank": rank, "tail": tail}
+        return self._request("GET", _path(job, "/logs"), params=params).text
+
+    def ready(self) -> bool:
+        """Whether the gateway is there and can serve requests."""
+        try:
+            return self._http.get("/readyz").status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def wait(
+        self,
+        job: str,
+        timeout: float | None = None,
+        *,
+        on_update: Callable[[JobView], None] | None = None,
+    ) -> JobView:
+        """Waits until the job is over (succeeded, failed or cancelled) and returns it.
+
+        `on_update` sees every look at it. Raises DeadlineExceeded after `timeout` seconds; a
+        gateway that is away for less than a minute is waited for.
+        """
+        looks = self.watch(job, timeout)
+        while True:
+            view = next(looks)
+            if on_update is not None:
+                on_update(view)
+            if view.state.final:
+                return view
+
+    def watch(
+        self, job: str, timeout: float | None = None, *, every: float = 0.5
+    ) -> Iterator[JobView]:
+        """Looks at the job every `every` seconds; the last look is the one at its final state.
+        Raises like `wait`.
+        """
+        start = seen = time.monotonic()
+        idle = threading.Event()
+        while True:
+            try:
+                view = self.get(job)
+            except (errors.Unavailable, errors.DeadlineExceeded):
+                if time.monotonic() - seen > GATEWAY_AWAY_SECONDS:
+                    raise
+            else:
+                seen = time.monotonic()
+                yield view
+                if view.state.final:
+                    return
+            if timeout is not None and time.monotonic() - start > timeout:
+                raise errors.DeadlineExceeded(f"job {job} was not over within {timeout:.0f} s")
+            idle.wait(every)
+
+    def _view(self, cls: type[ModelT], method: str, path: str, **arguments: Any) -> ModelT:
+        return _parse(cls, self._request(method, path, **arguments))
+
+    def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, **arguments)
+        except httpx.ConnectError as error:
+            raise errors.Unavailable(f"no gateway at {self.url}: {error}") from error
+        except httpx.TimeoutException as error:
+            raise errors.DeadlineExceeded(
+                f"gateway {self.url} did not answer {method} {path} in time"
+            ) from error
+        except httpx.HTTPError as error:
+            raise errors.Unavailable(
+                f"gateway {self.url}: {str(error) or type(error).__name__}"
+            ) from error
+        if response.is_error:
+            raise _problem(response)
+        return response
+
+
+class _Checkpoints(pydantic.RootModel[list[CheckpointView]]):
+    """The answer of `/checkpoints`."""
+
+
+def _path(job: str, rest: str = "") -> str:
+    if not job:
+        raise errors.InvalidInput("a job id is empty")
+    return f"/v1/jobs/{quote(job, safe='')}{rest}"
+
+
+def _text(spec: str | Path | JobSpec | Mapping[str, Any]) -> str:
+    if isinstance(spec, str):
+        return spec
+    if isinstance(spec, Path):
+        try:
+            return spec.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise errors.InvalidInput(f"can't read the JobSpec {spec}: {error}") from error
+    if isinstance(spec, JobSpec):
+        return spec.model_dump_json()
+    return json.dumps(dict(spec))
+
+
+def _parse(cls: type[ModelT], response: httpx.Response) -> ModelT:
+    try:
+        return cls.model_validate_json(response.content)
+    except pydantic.ValidationError as error:
+        what = f"{response.request.method} {response.request.url}"
+        raise errors.EmbermeshError(
+            f"{what}: not an answer of an Embermesh gateway: {error}"
+        ) from error
+
+
+def _problem(response: httpx.Response) -> errors.EmbermeshError:
+    kind = _ERRORS.get(response.status_code, errors.EmbermeshError)
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except pydantic.ValidationError:
+        what = f"{response.request.method} {response.request.url}"
+        return kind(f"{what}: HTTP {response.status_code} {response.reason_phrase}")
+    return kind("\n".join(problem.errors) or problem.detail or problem.title)

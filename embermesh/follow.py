@@ -1,0 +1,83 @@
+"""Log lines of a job's processes as text: once, or on and on while the job lives.
+
+Which processes a job has follows from its spec, so logs can also be read when the job is over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+from embermesh.client import Client
+from services.api.views import JobView
+from services.kit.discovery import Role
+from services.kit.errors import NotFound
+
+EVERY_SECONDS = 1.0
+ROLES = {Role.TRAINER: "trainers", Role.SPARSE_PS: "sparse_ps", Role.DENSE_PS: "dense_ps"}
+
+
+def read(client: Client, job: str, role: str | None, rank: int | None, tail: int) -> Iterator[str]:
+    """The last `tail` lines of every chosen process, each under its name.
+
+    Raises NotFound when none of them has a log.
+    """
+    view = client.get(job)
+    found = False
+    for process in processes(view, role, rank):
+        with suppress(NotFound):  # it has not been started yet
+            text = client.logs(job, role=process[0], rank=process[1], tail=tail)
+            found = True
+            yield f"==> {process[0]}-{process[1]} <==\n{text}"
+    if not found:
+        raise NotFound(f"job {job} ({view.state}) has no log of {role or 'any process'}")
+
+
+def follow(
+    client: Client,
+    job: str,
+    role: str | None,
+    rank: int | None,
+    tail: int,
+    every: float = EVERY_SECONDS,
+) -> Iterator[str]:
+    """The last `tail` lines of every chosen process, then what they add, until the job is over.
+
+    Each process is read by itself, so that the lines it adds can be told from those already given.
+    """
+    seen: dict[tuple[str, int], list[str]] = {}
+    idle = threading.Event()
+    while True:
+        view = client.get(job)  # before the logs, so that the last words are still read
+        for process in processes(view, role, rank):
+            with suppress(NotFound):
+                text = client.logs(job, role=process[0], rank=process[1], tail=tail)
+                lines = text.splitlines(keepends=True)
+                yield "".join(added(seen.get(process, []), lines))
+                seen[process] = lines
+        if view.state.final:
+            return
+        idle.wait(every)
+
+
+def added(before: list[str], now: list[str]) -> list[str]:
+    """Lines of `now` after the longest end of `before` that it begins with.
+
+    Both are windows over one growing text.
+    """
+    for overlap in range(min(len(before), len(now)), 0, -1):
+        if before[-overlap:] == now[:overlap]:
+            return now[overlap:]
+    return now
+
+
+def processes(view: JobView, role: str | None, rank: int | None) -> list[tuple[str, int]]:
+    """(role, rank) of the job's processes; None chooses all."""
+    resources = view.spec.get("resources", {})
+    return [
+        (str(kind), number)
+        for kind, field in ROLES.items()
+        for number in range(int(resources.get(field, 1)))
+        if role in (None, str(kind)) and rank in (None, number)
+    ]

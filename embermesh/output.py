@@ -1,0 +1,80 @@
+"""How commands answer: to standard output what was asked for, to standard error everything else.
+
+Exit codes: 0 fine; 1 the job failed or the request was refused; 2 wrong usage or input; 3 not
+reachable; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+
+from embermesh import render
+from embermesh.client import Client
+from embermesh.watch import watch
+from services.api.views import JobState, JobView
+
+EXIT_FAILED, EXIT_INPUT, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+
+def out() -> Console:
+    """Standard output. A pipe has no width: tables then keep each entry on one line."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 240)
+
+
+def say(line: str) -> None:
+    """One line for people, on standard error."""
+    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_json(answer: BaseModel | dict[str, Any] | Sequence[Any]) -> None:
+    """The answer as JSON on standard output."""
+    sys.stdout.write(json.dumps(answer, indent=2, default=_plain) + "\n")
+
+
+def show_job(job: JobView, as_json: bool) -> None:
+    """The job in one line, or as JSON."""
+    if as_json:
+        print_json(job)
+        return
+    line = f"{job.id} {render.state_text(job.state)}{render.result_text(job)}"
+    out().print(line, soft_wrap=True)
+
+
+def show_started(client: Client, job: JobView, watched: bool, as_json: bool) -> None:
+    """A job that was just started: at once, or when it is over."""
+    if watched:
+        say(f"job {job.id}")
+        job = watch_job(client, job)
+    show_job(job, as_json)
+    if watched:
+        exit_with(job)
+
+
+def watch_job(client: Client, job: JobView) -> JobView:
+    """Shows the job's progress until it is over; Ctrl-C ends the watching only."""
+    try:
+        return watch(client, job.id, Console(stderr=True))
+    except KeyboardInterrupt:
+        say(f"the job goes on; `embermesh get --watch {job.id}` looks again")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def exit_with(job: JobView) -> None:
+    """Ends the command with code 1 unless the job succeeded."""
+    if job.state == JobState.FAILED:
+        say(job.error or "the job failed")
+    if job.state != JobState.SUCCEEDED:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,120 @@
+"""`python -m gateway`: the REST API and the reconciler, until SIGTERM. The only composition root of
+the gateway.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import cast
+
+import prometheus_client
+import uvicorn
+
+from gateway import store as storing
+from gateway.app import create_app
+from gateway.checkpoints import CheckpointClient
+from gateway.compile import Surroundings
+from gateway.config import GatewayConfig
+from gateway.deps import Gateway
+from gateway.loop import Reconciler, Tools
+from gateway.metrics import GatewayMetrics
+from gateway.reconciler import Limits
+from gateway.targets import Target
+from services.kit import config, lifecycle, plugins, telemetry
+from services.kit.discovery import Registry
+from services.kit.errors import Unavailable
+from services.kit.storage import Storage
+
+log = logging.getLogger(__name__)
+
+_DRAIN_SECONDS = 10  # for requests that are under way
+
+
+def serve(stop: threading.Event) -> None:
+    """Runs the gateway until `stop`. Raises Unavailable when the port is in use."""
+    settings = config.load(GatewayConfig)
+    telemetry.setup_logging(settings.log_level, service="gateway")
+    registry = prometheus_client.CollectorRegistry()
+    prometheus_client.ProcessCollector(registry=registry)
+    gateway, reconciler = assemble(settings, registry)
+    with _listen(settings.host, settings.port) as listener:
+        server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(gateway),
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=_DRAIN_SECONDS,
+            )
+        )
+        thread = threading.Thread(target=server.run, args=([listener],), name="http")
+        thread.start()
+        reconciler.start()
+        log.info("listening on http://%s:%d", *listener.getsockname()[:2])
+        try:
+            while thread.is_alive() and not stop.wait(0.5):
+                pass
+        finally:
+            server.should_exit = True
+            reconciler.close()
+            thread.join(_DRAIN_SECONDS)
+            gateway.checkpoints.close()  # a request that waits for one ends with an error now
+            thread.join()
+    if not stop.is_set():
+        raise Unavailable("the HTTP server ended by itself; its log says why")
+
+
+def assemble(
+    settings: GatewayConfig, metrics_registry: prometheus_client.CollectorRegistry
+) -> tuple[Gateway, Reconciler]:
+    """The parts as the settings describe them. Raises InvalidInput for an unknown target."""
+    client = storing.connect(settings.redis_url)
+    store, registry = storing.JobStore(client), Registry(client)
+    create_target = plugins.load("gateway.targets", settings.target)
+    target = cast(Callable[[GatewayConfig], Target], create_target)(settings)
+    checkpoints = CheckpointClient(settings.checkpoint_address, settings.checkpoint_seconds)
+    metrics = GatewayMetrics(metrics_registry)
+    tools = Tools(
+        store=store,
+        registry=registry,
+        target=target,
+        checkpoints=checkpoints,
+        metrics=metrics,
+        around=Surroundings(settings.redis_url, settings.member_host, settings.log_level),
+        limits=Limits(
+            start=settings.start_seconds,
+            stop=settings.stop_seconds,
+            silence=settings.silence_seconds,
+            checkpoint=settings.checkpoint_seconds,
+        ),
+    )
+    owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    reconciler = Reconciler(tools, owner, settings.tick_seconds, settings.lease_seconds)
+    gateway = Gateway(
+        store=store,
+        registry=registry,
+        target=target,
+        checkpoints=checkpoints,
+        storage=Storage(),
+        metrics=metrics,
+        wake=reconciler.wake,
+        clock=time.time,
+    )
+    return gateway, reconciler
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise Unavailable(f"can't listen on {host}:{port}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    lifecycle.main(serve)

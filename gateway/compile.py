@@ -1,0 +1,76 @@
+"""A job's record -> what its next generation needs: the Run its processes read, and the processes.
+Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gateway.record import JobRecord
+from gateway.targets import ProcessSpec
+from ps_service.sharding import ShardMap
+from services.api.spec import JobSpec
+from services.kit import config
+from services.kit.discovery import Role, Run
+from services.kit.member import MemberConfig
+
+PARTITIONS = 1024  # P of every job; a checkpoint of another P can't be restored
+_MODULES: dict[Role, tuple[str, tuple[str, ...]]] = {
+    Role.SPARSE_PS: ("ps_service", ("sparse",)),
+    Role.DENSE_PS: ("ps_service", ("dense",)),
+    Role.TRAINER: ("trainer_service", ()),
+}
+_COMMON_ENV = {
+    "PYTHONUNBUFFERED": "1",  # a killed process's last lines are in its log
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What processes must know of the platform, from the gateway's settings."""
+
+    redis_url: str
+    host: str  # interface of their ports
+    log_level: str
+
+
+def make_run(record: JobRecord, spec: JobSpec) -> Run:
+    """The record's present generation as its processes read it; its partition map is even."""
+    shards = ShardMap.even(PARTITIONS, spec.resources.sparse_ps)
+    return Run(
+        job=record.id,
+        generation=record.generation,
+        spec=record.spec,
+        epoch=shards.epoch,
+        owners=shards.owners.tolist(),
+        restore=record.restore,
+    )
+
+
+def expected(spec: JobSpec) -> list[tuple[Role, int]]:
+    """(role, rank) of every process of a generation, servers first."""
+    counts = {
+        Role.SPARSE_PS: spec.resources.sparse_ps,
+        Role.DENSE_PS: spec.resources.dense_ps,
+        Role.TRAINER: spec.resources.trainers,
+    }
+    return [(role, rank) for role, count in counts.items() for rank in range(count)]
+
+
+def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec]:
+    """All processes of the run's generation."""
+    specs = []
+    for role, rank in expected(spec):
+        module, arguments = _MODULES[role]
+        member = MemberConfig(
+            job=run.job,
+            generation=run.generation,
+            rank=rank,
+            redis_url=around.redis_url,
+            host=around.host,
+            log_level=around.log_level,
+        )
+        env = {**_COMMON_ENV, **config.environment(member)}
+        specs.append(ProcessSpec(run.job, run.generation, role, rank, module, arguments, env))
+    return specs

@@ -1,0 +1,252 @@
+"""The loop around `reconciler.step`: lead, look, store, act. The only place where the gateway
+changes the world.
+
+Guarantees: at most one gateway acts at a time (the leader's lease; records and targets refuse a
+former leader by its token). A record is stored before its actions are taken, and every action is
+derived again until its effect is seen, so the gateway may die between any two lines. While Redis is
+away nothing is done and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from gateway import actions, reconciler
+from gateway import compile as compiling
+from gateway.actions import Action
+from gateway.checkpoints import CheckpointClient
+from gateway.metrics import GatewayMetrics
+from gateway.reconciler import Limits, Seen
+from gateway.record import JobRecord
+from gateway.store import JobStore, Lease
+from gateway.targets import Target
+from services.kit.discovery import Member, Registry, Role, Run
+from services.kit.errors import Conflict, EmbermeshError, NotFound, Unavailable
+from services.kit.telemetry import timed
+
+log = logging.getLogger(__name__)
+
+_SOON = 0.02  # seconds to the next look after a job changed
+_MAX_BACKOFF = 5.0  # seconds between looks while Redis is away
+
+
+class LeaseWatch:
+    """Since when a member that had been seen has no lease. A gap in the watching itself counts for
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[
+            str, tuple[int, dict[tuple[Role, int], float]]
+        ] = {}  # job -> generation, last seen
+
+    def update(
+        self, job: str, generation: int, members: list[Member], now: float
+    ) -> dict[tuple[Role, int], float]:
+        """Notes who is there; returns the silence of everybody seen before, in seconds."""
+        known, last = self._seen.get(job, (generation, {}))
+        if known != generation:
+            last = {}
+        last.update({(m.role, m.rank): now for m in members})
+        self._seen[job] = (generation, last)
+        return {who: now - at for who, at in last.items() if at < now}
+
+    def keep_only(self, jobs: set[str]) -> None:
+        """Drops every other job."""
+        self._seen = {job: entry for job, entry in self._seen.items() if job in jobs}
+
+    def reset(self) -> None:
+        """Starts anew: nobody could be seen for a while."""
+        self._seen.clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """What the loop looks at and acts through."""
+
+    store: JobStore
+    registry: Registry
+    target: Target
+    checkpoints: CheckpointClient
+    metrics: GatewayMetrics
+    around: compiling.Surroundings
+    limits: Limits
+    clock: Callable[[], float] = time.time
+
+
+class Reconciler:
+    """Runs the loop on its own thread as gateway `owner` until `close`."""
+
+    def __init__(self, tools: Tools, owner: str, tick: float, lease_seconds: float) -> None:
+        self._tools, self._owner = tools, owner
+        self._tick, self._lease_seconds = tick, lease_seconds
+        self._lease: Lease | None = None
+        self._watch = LeaseWatch()
+        self._trouble: dict[str, str] = {}  # job -> why its last look failed
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="reconciler", daemon=True)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this gateway acts at present."""
+        return self._lease is not None
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Looks at the jobs now instead of at the next tick."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the loop after the present look and hands the lead over."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
+        if self._lease is not None:
+            try:
+                self._tools.store.release(self._lease)
+            except Unavailable as error:
+                log.warning("%s", error)
+            self._set_lease(None)
+
+    def tick(self) -> bool:
+        """One look at all active jobs, if this gateway leads; True when a job changed. Raises
+        Unavailable.
+        """
+        if not self._lead():
+            return False
+        with timed(self._tools.metrics.reconcile_seconds):
+            records = self._tools.store.active()
+            jobs = {r.id for r in records}
+            self._watch.keep_only(jobs)
+            self._trouble = {job: text for job, text in self._trouble.items() if job in jobs}
+            changes = [self._attend(record) for record in records]
+        return any(changes)
+
+    def _lead(self) -> bool:
+        store = self._tools.store
+        if self._lease is not None and not store.renew(self._lease, self._lease_seconds):
+            log.warning("another gateway leads now")
+            self._set_lease(None)
+        if self._lease is None:
+            self._set_lease(store.acquire(self._owner, self._lease_seconds))
+            if self._lease is not None:
+                log.info("this gateway leads, token %d", self._lease.token)
+        return self._lease is not None
+
+    def _set_lease(self, lease: Lease | None) -> None:
+        self._lease = lease
+        self._watch.reset()
+        self._tools.metrics.leader.set(0 if lease is None else 1)
+
+    def _attend(self, record: JobRecord) -> bool:
+        """One look at one job, which must not keep the others from theirs."""
+        try:
+            changed = self._look(record)
+            self._trouble.pop(record.id, None)
+            return changed
+        except Unavailable as error:
+            if self._redis_is_away():
+                raise
+            self._note(record.id, error)
+        except EmbermeshError as error:
+            self._note(record.id, error)
+        except Exception as error:
+            log.exception("job %s: unexpected failure", record.id)
+            self._note(record.id, error)
+        return False
+
+    def _note(self, job: str, error: Exception) -> None:
+        self._tools.metrics.errors.inc()
+        text = f"{type(error).__name__}: {error}"
+        if self._trouble.get(job) != text:
+            log.warning("job %s: %s", job, text)
+        self._trouble[job] = text
+
+    def _redis_is_away(self) -> bool:
+        try:
+            self._tools.store.ping()
+        except Unavailable:
+            return True
+        return False
+
+    def _look(self, record: JobRecord) -> bool:
+        tools, lease = self._tools, self._lease
+        if lease is None:
+            return False
+        seen = self._see(record)
+        step = reconciler.step(record, seen, tools.clock(), tools.limits)
+        changed = step.record != record
+        stored = tools.store.save(step.record, lease) if changed else record
+        if stored.restarts > record.restarts:
+            tools.metrics.restarts.inc()
+        if step.actions and not tools.store.renew(lease, self._lease_seconds):
+            raise Conflict(f"job {record.id}: this gateway lost the lead")
+        for action in step.actions:
+            self._act(stored, seen, action, lease)
+            tools.metrics.actions.labels(action.kind).inc()
+        if stored.state.final:
+            tools.checkpoints.forget(record.id)
+        return changed
+
+    def _see(self, record: JobRecord) -> Seen:
+        tools, job, generation = self._tools, record.id, record.generation
+        # Processes first: one that ended left its last word in its lease before.
+        processes = tools.target.observe(job, generation) if generation else []
+        members = tools.registry.members(job, generation) if generation else []
+        silent = self._watch.update(job, generation, members, time.monotonic())
+        try:
+            run: Run | None = tools.registry.run(job)
+        except NotFound:
+            run = None
+        return Seen(
+            run=run,
+            processes=tuple(processes),
+            members=tuple(members),
+            silent=silent,
+            newest=tools.registry.latest_checkpoint(job),
+            call=tools.checkpoints.call_of(job, generation),
+            trouble=self._trouble.get(job, ""),
+        )
+
+    def _act(self, record: JobRecord, seen: Seen, action: Action, lease: Lease) -> None:
+        tools = self._tools
+        match action:
+            case actions.Emit(event, message):
+                log.info("job %s: %s: %s", record.id, event, message)
+                tools.registry.emit(record.id, event, message)
+            case actions.PublishRun():
+                tools.registry.publish_run(compiling.make_run(record, record.job_spec))
+            case actions.RetireRun():
+                if seen.run is not None:
+                    tools.registry.publish_run(dataclasses.replace(seen.run, active=False))
+            case actions.Start():
+                spec = record.job_spec
+                run = compiling.make_run(record, spec)
+                tools.target.start(compiling.processes(run, spec, tools.around), lease.token)
+            case actions.Stop(kill):
+                tools.target.stop(record.id, record.generation, kill=kill, fence=lease.token)
+            case actions.TakeCheckpoint(purpose):
+                tools.checkpoints.begin(record.id, record.generation, purpose)
+
+    def _loop(self) -> None:
+        pause = self._tick
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                pause = _SOON if self.tick() else self._tick
+            except Unavailable as error:
+                self._watch.reset()
+                log.warning("%s; trying again in %.1f s", error, pause)
+                pause = min(_MAX_BACKOFF, 2 * max(pause, self._tick))
+            except Exception:
+                log.exception("unexpected failure of the reconciler")
+                pause = _MAX_BACKOFF
+            self._wake.wait(pause)

@@ -1,0 +1,55 @@
+"""Records and leases -> the views of the API. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from gateway.progress import progress_of
+from gateway.record import JobRecord
+from services.api.views import CheckpointView, JobState, JobView, MemberView
+from services.kit.discovery import Checkpoint, Member
+
+
+def job_view(
+    record: JobRecord, members: Sequence[Member] = (), newest: Checkpoint | None = None
+) -> JobView:
+    """The job as users see it; progress is live while it runs, and what the last generation left
+    otherwise.
+    """
+    live = bool(members) and record.state == JobState.RUNNING
+    checkpoint = record.checkpoint if newest is None else checkpoint_view(newest)
+    return JobView(
+        id=record.id,
+        name=record.name,
+        state=record.state,
+        generation=record.generation,
+        restarts=record.restarts,
+        created=record.created,
+        updated=record.updated,
+        error=record.error,
+        spec=record.spec,
+        progress=progress_of(members) if live else record.progress,
+        result=record.result,
+        checkpoint=checkpoint,
+        members=[member_view(m) for m in members],
+        version=record.version,
+    )
+
+
+def member_view(member: Member) -> MemberView:
+    """One process."""
+    return MemberView(
+        role=str(member.role),
+        rank=member.rank,
+        phase=str(member.phase),
+        address=member.address,
+        metrics_address=member.metrics_address,
+        error=member.error,
+        status=member.status,
+    )
+
+
+def checkpoint_view(checkpoint: Checkpoint) -> CheckpointView:
+    """A complete checkpoint."""
+    return CheckpointView(**dataclasses.asdict(checkpoint))

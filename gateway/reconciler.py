@@ -1,0 +1,254 @@
+"""What to do about a job: `step(record, seen, now)`, a pure function of what is wanted and what is
+there.
+
+It answers with the changed record and the actions to take *after* that record is stored. Everything
+is level-driven: an action that got lost (the gateway died, Redis was away) is derived again from
+the next look, so none needs to be remembered; all actions are idempotent.
+
+A generation ends by the first of: a process that ended, failed, or fell silent; all trainers done
+(after the final checkpoint, if the spec wants checkpoints); a user's request. Then all of its
+processes are stopped before anything else happens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from gateway import compile as compiling
+from gateway.actions import Action, Emit, PublishRun, RetireRun, Start, Stop, TakeCheckpoint
+from gateway.checkpoints import Call
+from gateway.commands import with_resources
+from gateway.failures import Failure, failure_of
+from gateway.progress import progress_of, result_of
+from gateway.record import JobRecord
+from gateway.states import move
+from gateway.targets import Process
+from services.api.spec import JobSpec
+from services.api.views import CheckpointView, JobState
+from services.kit.discovery import Checkpoint, Member, Phase, Role, Run
+
+FINAL, SCALE = "final", "scale"
+_RETRY_SECONDS = 2.0  # between two tries of a checkpoint
+_FIRST_BACKOFF, _MAX_BACKOFF = 0.5, 30.0  # seconds before a restart; doubles with each
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What there is of the record's present generation."""
+
+    run: Run | None = None  # the job's published run, of whatever generation
+    processes: tuple[Process, ...] = ()
+    members: tuple[Member, ...] = ()
+    silent: Mapping[tuple[Role, int], float] = dataclasses.field(
+        default_factory=dict
+    )  # seconds without a lease
+    newest: Checkpoint | None = None
+    call: Call | None = None  # the last checkpoint that this gateway asked for
+    trouble: str = ""  # why the last actions failed
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Bounds of patience in seconds."""
+
+    start: float
+    stop: float
+    silence: float
+    checkpoint: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The record to store if it changed, then the actions to take in order."""
+
+    record: JobRecord
+    actions: tuple[Action, ...] = ()
+
+
+def step(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
+    """The next step of a job. A job in a final state needs none."""
+    if record.state.final:
+        return Step(record)
+    spec = record.job_spec
+    if record.state == JobState.PENDING:
+        return _pending(record, seen, now)
+    if record.state == JobState.STOPPING:
+        return _stopping(record, seen, now, limits, spec)
+    failure = failure_of(seen.processes, seen.members, seen.silent, limits.silence)
+    if failure is not None:
+        return _failed(record, seen, now, failure, spec)
+    if record.state == JobState.STARTING:
+        return _starting(record, seen, now, limits, spec)
+    return _running(record, seen, now, limits, spec)
+
+
+def _pending(record: JobRecord, seen: Seen, now: float) -> Step:
+    if now < record.not_before:
+        return Step(record)
+    started = move(
+        record,
+        JobState.STARTING,
+        now,
+        generation=record.generation + 1,
+        checkpoint_before="" if seen.newest is None else seen.newest.id,
+    )
+    origin = f"from {record.restore}" if record.restore else "from scratch"
+    return Step(started, (Emit("starting", f"generation {started.generation} {origin}"),))
+
+
+def _starting(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: JobSpec) -> Step:
+    phases = {(m.role, m.rank): m.phase for m in seen.members}
+    waiting = [
+        p for p in compiling.expected(spec) if phases.get(p) not in (Phase.READY, Phase.DONE)
+    ]
+    if not waiting:
+        running = move(record, JobState.RUNNING, now, error="")
+        return Step(running, (Emit("running", f"all {len(phases)} processes are ready"),))
+    if now - record.since > limits.start:
+        names = ", ".join(f"{role} {rank}" for role, rank in waiting)
+        cause = f": {seen.trouble}" if seen.trouble else ""
+        text = f"not ready within {limits.start:.0f} s: {names}{cause}"
+        return _failed(record, seen, now, Failure(text), spec)
+    started = {(p.role, p.rank) for p in seen.processes}
+    actions: list[Action] = [*_published(record, seen)]
+    if not started.issuperset(compiling.expected(spec)):
+        actions.append(Start())
+    return Step(record, tuple(actions))
+
+
+def _running(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: JobSpec) -> Step:
+    there = {(p.role, p.rank) for p in seen.processes}
+    lost = [p for p in compiling.expected(spec) if p not in there]
+    if lost:
+        role, rank = lost[0]
+        return _failed(record, seen, now, Failure(f"{role} {rank} has vanished"), spec)
+    done = {m.rank for m in seen.members if m.role == Role.TRAINER and m.phase == Phase.DONE}
+    if done.issuperset(range(spec.resources.trainers)):
+        return _finishing(record, seen, now, limits, spec)
+    if record.scale_to is not None:
+        return _scaling(record, seen, now, limits, record.scale_to)
+    return Step(record, _published(record, seen))
+
+
+def _published(record: JobRecord, seen: Seen) -> tuple[Action, ...]:
+    # A former leader's late word may have overwritten the run; the present leader's prevails.
+    present = seen.run
+    if present is not None and present.active and present.generation == record.generation:
+        return ()
+    return (PublishRun(),)
+
+
+def _finishing(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: JobSpec) -> Step:
+    """All trainers are done: the final checkpoint, then success."""
+    if spec.checkpoint is not None:
+        outcome = _outcome(seen.call, FINAL, now, limits)
+        if isinstance(outcome, str):
+            text = f"the final checkpoint failed: {outcome}"
+            return _end(record, JobState.FAILED, now, Emit("failed", text), error=text)
+        if not isinstance(outcome, CheckpointView):
+            return Step(record, outcome)
+    result = result_of(seen.members)
+    text = (
+        "training is complete" if result is None else f"training is complete, test AUC {result.auc}"
+    )
+    return _end(
+        record, JobState.SUCCEEDED, now, Emit("trained", text), result=result, scale_to=None
+    )
+
+
+def _scaling(record: JobRecord, seen: Seen, now: float, limits: Limits, trainers: int) -> Step:
+    """A checkpoint, then the next generation from it with another number of trainers."""
+    outcome = _outcome(seen.call, f"{SCALE} {record.scale_at}", now, limits)
+    if isinstance(outcome, str):
+        kept = dataclasses.replace(record, scale_to=None, updated=now)
+        return Step(kept, (Emit("scale-failed", f"trainers stay as they are: {outcome}"),))
+    if not isinstance(outcome, CheckpointView):
+        return Step(record, (*_published(record, seen), *outcome))
+    return _end(
+        record,
+        JobState.PENDING,
+        now,
+        Emit("scaling", f"to {trainers} trainers from checkpoint {outcome.id}"),
+        restore=outcome.uri,
+        spec=with_resources(record.spec, trainers=trainers),
+        scale_to=None,
+        not_before=0.0,
+    )
+
+
+def _outcome(
+    call: Call | None, purpose: str, now: float, limits: Limits
+) -> CheckpointView | str | tuple[Action, ...]:
+    """The checkpoint taken for `purpose`, why there can be none, or what to do to get it (nothing:
+    wait).
+    """
+    if call is None or (call.ended is not None and call.purpose != purpose):
+        return (TakeCheckpoint(purpose),)
+    if call.ended is None:
+        return ()
+    if call.checkpoint is not None:
+        return call.checkpoint
+    if call.permanent or now - call.began >= limits.checkpoint:
+        return call.error
+    return (TakeCheckpoint(purpose),) if now - call.ended >= _RETRY_SECONDS else ()
+
+
+def _failed(record: JobRecord, seen: Seen, now: float, failure: Failure, spec: JobSpec) -> Step:
+    if failure.permanent:
+        return _end(record, JobState.FAILED, now, Emit("failed", failure.text), error=failure.text)
+    if record.restarts >= spec.max_restarts:
+        text = f"{failure.text} (after {record.restarts} of max_restarts {spec.max_restarts})"
+        return _end(record, JobState.FAILED, now, Emit("failed", text), error=text)
+    return _end(
+        record,
+        JobState.PENDING,
+        now,
+        Emit("restarting", f"restart {record.restarts + 1} of {spec.max_restarts}: {failure.text}"),
+        error=failure.text,
+        restarts=record.restarts + 1,
+        restore=_restart_from(record, seen.newest),
+        not_before=now + min(_MAX_BACKOFF, _FIRST_BACKOFF * 2**record.restarts),
+    )
+
+
+def _restart_from(record: JobRecord, newest: Checkpoint | None) -> str:
+    """The newest checkpoint if this generation took it, else where this generation began.
+
+    After `:restore` of an older checkpoint the newest one belongs to the history that the user
+    left.
+    """
+    if newest is None or newest.id == record.checkpoint_before:
+        return record.restore
+    return newest.uri
+
+
+def _end(record: JobRecord, becomes: JobState, now: float, event: Emit, **changes: Any) -> Step:
+    return Step(move(record, JobState.STOPPING, now, becomes=becomes, **changes), (event,))
+
+
+def _stopping(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: JobSpec) -> Step:
+    record = _with_last_sight(record, seen, spec)
+    actions: list[Action] = []
+    if seen.run is not None and seen.run.active:
+        actions.append(RetireRun())
+    if any(p.alive for p in seen.processes):
+        actions.append(Stop(kill=now - record.since > limits.stop))
+    if actions:
+        return Step(record, tuple(actions))
+    becomes = record.becomes or JobState.FAILED
+    ended = move(record, becomes, now, becomes=None)
+    # A restart was announced when it was decided.
+    return Step(ended, (Emit(str(becomes), "all processes have ended"),) if becomes.final else ())
+
+
+def _with_last_sight(record: JobRecord, seen: Seen, spec: JobSpec) -> JobRecord:
+    """Takes progress and newest checkpoint along while they can still be seen."""
+    changes: dict[str, Any] = {}
+    trainers = sum(m.role == Role.TRAINER for m in seen.members)
+    if trainers == spec.resources.trainers:
+        changes["progress"] = progress_of(seen.members)
+    if seen.newest is not None:
+        changes["checkpoint"] = CheckpointView(**dataclasses.asdict(seen.newest))
+    return dataclasses.replace(record, **changes)

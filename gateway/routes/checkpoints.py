@@ -1,0 +1,80 @@
+"""`/v1/jobs/{job}`: take, list and restore checkpoints."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from gateway import commands
+from gateway.compile import PARTITIONS
+from gateway.deps import Gateway, Parts
+from gateway.present import job_view
+from gateway.record import JobRecord
+from services.api import manifest
+from services.api.views import CheckpointView, JobState, JobView, RestoreRequest
+from services.kit.errors import Conflict, InvalidInput, NotFound
+
+router = APIRouter(prefix="/v1/jobs", tags=["checkpoints"])
+
+
+@router.post("/{job}:checkpoint")
+def take(gateway: Parts, job: str) -> CheckpointView:
+    """Takes a checkpoint now and answers when it is complete."""
+    record = gateway.store.get(job)
+    _folder(record)
+    if record.state != JobState.RUNNING:
+        raise Conflict(f"job {job} is {record.state}; a checkpoint is taken of a running job")
+    return gateway.checkpoints.take(job, record.generation)
+
+
+@router.get("/{job}/checkpoints")
+def list_checkpoints(gateway: Parts, job: str) -> list[CheckpointView]:
+    """Complete checkpoints, oldest first."""
+    record = gateway.store.get(job)
+    if record.spec.get("checkpoint") is None:
+        return []
+    return gateway.checkpoints.list(job, _folder(record))
+
+
+@router.post("/{job}:restore", status_code=202)
+def restore(gateway: Parts, job: str, body: RestoreRequest) -> JobView:
+    """Starts the job again from a checkpoint, maybe with other counts of processes; also when it
+    had ended.
+    """
+    record = gateway.store.get(job)
+    uri = _manifest(gateway, record, body.checkpoint)
+    stored = manifest.read(gateway.storage, uri)
+    if stored.partitions != PARTITIONS:
+        raise InvalidInput(
+            f"{uri} has {stored.partitions} partitions; this gateway's jobs have {PARTITIONS}"
+        )
+    record = gateway.store.update(job, lambda r: commands.restore(r, uri, body, gateway.clock()))
+    gateway.registry.emit(job, "restore", f"restore from {uri} was asked for")
+    gateway.wake()
+    return job_view(record)
+
+
+def _manifest(gateway: Gateway, record: JobRecord, wanted: str | None) -> str:
+    """URI of the manifest the request names by id or URI, or of the newest one."""
+    if wanted is not None and "://" in wanted:
+        return wanted
+    if wanted is None:
+        newest = gateway.registry.latest_checkpoint(record.id)
+        if newest is not None:
+            return newest.uri
+    known = gateway.checkpoints.list(record.id, _folder(record))
+    if not known:
+        raise NotFound(f"job {record.id} has no checkpoint")
+    if wanted is None:
+        return known[-1].uri
+    for checkpoint in known:
+        if checkpoint.id == wanted:
+            return checkpoint.uri
+    ids = ", ".join(c.id for c in known)
+    raise NotFound(f"job {record.id} has no checkpoint {wanted!r}; it has {ids}")
+
+
+def _folder(record: JobRecord) -> str:
+    checkpoint = record.spec.get("checkpoint")
+    if checkpoint is None:
+        raise Conflict(f"job {record.id} has no `checkpoint` in its spec")
+    return str(checkpoint["to"])

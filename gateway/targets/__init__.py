@@ -1,0 +1,61 @@
+"""Where a job's processes run. A target is a module of this package (or `module:function` of your
+own) whose `create(settings: GatewayConfig) -> Target` is found by the name in
+`EMBERMESH_GATEWAY_TARGET`.
+
+A target only starts, observes and stops; it knows neither Redis nor states. All verbs are
+idempotent, for the reconciler repeats them until it sees what it wants. `fence` is the leader's
+token: a target must refuse (Conflict) a token lower than the highest it has seen for that job, so
+that a gateway that lost the lead can't act any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from services.kit.discovery import Role
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessSpec:
+    """A process that should run: `python -m module arguments…` with `env` added to the inherited
+    environment.
+    """
+
+    job: str
+    generation: int
+    role: Role
+    rank: int
+    module: str
+    arguments: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process that was started, as it is now."""
+
+    role: Role
+    rank: int
+    alive: bool
+    exit_code: int | None = (
+        None  # negative: minus the signal; None: alive, or unknown after a gateway's restart
+    )
+    last_words: str = ""  # the end of an ended process's log
+
+
+class Target(Protocol):
+    """A place that runs processes."""
+
+    def observe(self, job: str, generation: int) -> list[Process]:
+        """Processes of that generation that were ever started."""
+
+    def start(self, processes: Sequence[ProcessSpec], fence: int) -> None:
+        """Starts those that were never started; all belong to one generation of one job."""
+
+    def stop(self, job: str, generation: int, *, kill: bool, fence: int) -> None:
+        """Asks all processes of the generation to end; `kill` ends them without asking."""
+
+    def logs(self, job: str, generation: int, role: Role, rank: int, tail: int) -> str:
+        """The last `tail` lines the process wrote. Raises NotFound."""

@@ -1,0 +1,87 @@
+"""`python -m ps_service sparse|dense`: one parameter server of a job. Wiring only."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from ps_service.server.assignment import Assignment
+from ps_service.server.dense import DenseServicer
+from ps_service.server.metrics import DenseMetrics, SparseMetrics
+from ps_service.server.sparse import SparseServicer
+from services.kit import member, rpc
+from services.kit.discovery import Phase, Role
+from services.kit.member import MemberProcess
+from services.kit.storage import Storage
+from services.wire import ps_pb2_grpc
+
+DRAIN_SECONDS = 5.0
+_SPARE_THREADS = 16  # beside one waiting push of every trainer, and one retry of it
+
+
+def serve_sparse(process: MemberProcess, stop: threading.Event) -> None:
+    """Serves one shard until `stop`."""
+    assignment = Assignment.of_sparse(process.run, process.settings.rank)
+    servicer = SparseServicer(assignment, Storage(), SparseMetrics(process.metrics))
+    _serve(
+        process,
+        stop,
+        assignment,
+        lambda server: ps_pb2_grpc.add_SparsePsServicer_to_server(servicer, server),
+        servicer.status,
+        servicer.close,
+    )
+
+
+def serve_dense(process: MemberProcess, stop: threading.Event) -> None:
+    """Serves one block until `stop`."""
+    assignment = Assignment.of_dense(process.run, process.settings.rank)
+    servicer = DenseServicer(assignment, Storage(), DenseMetrics(process.metrics))
+    _serve(
+        process,
+        stop,
+        assignment,
+        lambda server: ps_pb2_grpc.add_DensePsServicer_to_server(servicer, server),
+        servicer.status,
+        servicer.close,
+    )
+
+
+def _serve(
+    process: MemberProcess,
+    stop: threading.Event,
+    assignment: Assignment,
+    register: Callable[[grpc.Server], None],
+    status: Callable[[], dict[str, Any]],
+    close: Callable[[], None],
+) -> None:
+    server = rpc.serve(
+        register,
+        host=process.settings.host,
+        port=process.settings.port,
+        registry=process.metrics,
+        threads=_SPARE_THREADS + 2 * assignment.trainers,
+    )
+    process.update(address=server.address)
+    process.announce(Phase.READY, status)
+    stop.wait()
+    close()
+    server.drain(DRAIN_SECONDS)
+
+
+def main() -> None:
+    """Reads the role from the command line and runs it."""
+    parser = argparse.ArgumentParser(prog="python -m ps_service", description=__doc__)
+    parser.add_argument("role", choices=("sparse", "dense"), help="which parameter server to run")
+    if parser.parse_args().role == "sparse":
+        member.main(Role.SPARSE_PS, serve_sparse)
+    else:
+        member.main(Role.DENSE_PS, serve_dense)
+
+
+if __name__ == "__main__":
+    main()

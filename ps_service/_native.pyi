@@ -1,0 +1,206 @@
+"""Native core of the parameter servers: tables of embedding rows, batch planner, dense blocks.
+
+Knows neither the network nor configuration files. Every array argument must be C-contiguous and of
+exactly the dtype given here; it may be read-only. A bad argument raises ValueError that names it,
+what was expected and what came. Every 64-bit key is legal. The GIL is released while a call works;
+every object may be used from many threads at once.
+"""
+
+import builtins
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+OPTIMIZERS: dict[str, dict[str, float]]
+"""Name of each optimizer -> its parameters and their defaults."""
+
+INITIALIZERS: dict[str, dict[str, float]]
+"""Name of each initializer -> its parameters and their defaults."""
+
+def partition_of(table: int, keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint32]:
+    """Partition of each key of `table`: the top log2(partitions) bits of hash(table, key).
+
+    `partitions` is a power of two <= 65536. Same shape as `keys`, (n,).
+    """
+
+def crc32c(data: Buffer | NDArray[np.uint8]) -> int:
+    """CRC-32C (Castagnoli) of the bytes."""
+
+@final
+class TableConfig:
+    """One table, validated: dim is 1 to 4096; parameters not given take their defaults."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        dim: int,
+        optimizer: str,
+        optimizer_params: Mapping[str, float],
+        initializer: str,
+        initializer_params: Mapping[str, float],
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def optimizer_params(self) -> dict[str, float]: ...
+    @property
+    def initializer(self) -> str: ...
+    @property
+    def initializer_params(self) -> dict[str, float]: ...
+    @property
+    def state_floats(self) -> int:
+        """Floats of optimizer state per row, beside its `dim` weights."""
+
+@final
+class PushResult:
+    """What became of the positions of a push: applied + missing = number of keys."""
+
+    @property
+    def applied(self) -> int:
+        """Positions whose gradient was used, alone or summed with those of the same key."""
+    @property
+    def missing(self) -> int:
+        """Positions whose key is not in the table; skipped without shifting the others."""
+
+@final
+class SparseShard:
+    """Rows of the job's tables, divided into partitions. A table's id is its place in `tables`.
+
+    A request's `counts` holds m >= 1 groups of one count per table, shape (m*T,) or (m, T), and
+    `keys` the keys of group 0 / table 0, group 0 / table 1, ... Values and gradients are float32 in
+    the same order, dim floats to a key.
+    """
+
+    def __init__(self, tables: Sequence[TableConfig], *, partitions: int, seed: int) -> None:
+        """`partitions` is a power of two <= 65536; 0 <= seed < 2**64 decides the initial rows."""
+    @property
+    def partitions(self) -> int: ...
+    def pull(
+        self, counts: NDArray[np.uint32], keys: NDArray[np.uint64], *, insert: bool
+    ) -> builtins.bytes:
+        """Weights of the keys, float32 little-endian.
+
+        A missing key reads its initial weights, a pure function of (seed, table, key, column);
+        with `insert` it also gets a row, without it nothing changes.
+        """
+    def push(
+        self, counts: NDArray[np.uint32], keys: NDArray[np.uint64], grads: NDArray[np.float32]
+    ) -> PushResult:
+        """Sum the gradients of equal keys in request order (float32), then one step per key."""
+    def rows(self) -> NDArray[np.uint64]:
+        """Rows per table, (T,)."""
+    def bytes(self) -> int:
+        """Bytes of memory held by the index and the rows."""
+    def export_rows(
+        self, table: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.float32], NDArray[np.float32]]:
+        """Copy of a table: keys (n,) ascending, weights (n, dim), state (n, state_floats)."""
+    def dump_partition(self, p: int) -> builtins.bytes:
+        """The partition as a block (docs/formats.md): same rows, same bytes, any history."""
+    def load_partition(self, block: Buffer) -> int:
+        """Replace the partition that the block names; returns its number of rows.
+
+        Raises ValueError naming the failed check, expected and actual; the shard is then unchanged.
+        """
+    def clear(self) -> None:
+        """Drop all rows."""
+
+@final
+class Planner:
+    """Turns keys of batches into requests. F features, T tables, P partitions, S shards."""
+
+    def __init__(
+        self,
+        *,
+        feature_tables: NDArray[np.uint32],
+        dims: NDArray[np.uint32],
+        columns: NDArray[np.uint32],
+        combiners: Sequence[str],
+        owners: NDArray[np.uint16],
+        shards: int,
+        width: int,
+    ) -> None:
+        """Fix what all batches share.
+
+        feature_tables (F,): table of each feature. dims (T,). columns (F,): first column of each
+        feature in the gathered matrix of `width` columns; features must not overlap. combiners: F
+        of sum | mean | sqrtn. owners (P,): shard that owns each partition, below `shards`.
+        """
+    def plan(self, keys: NDArray[np.uint64], offsets: NDArray[np.int32], batch: int) -> Plan:
+        """Plan one batch of `batch` samples.
+
+        CSR, feature-major: bag (f, b) holds keys[offsets[f*batch+b]:offsets[f*batch+b+1]]; offsets
+        has F*batch+1 values. An empty bag reads zeros and gets no gradient; there may be no keys
+        and no samples.
+        """
+
+@final
+class Plan:
+    """One batch's plan, immutable. The arrays are read-only views.
+
+    Values and gradients are one flat float32 array: shard 0's reply, then shard 1's, ...;
+    inside a shard the rows of
+    table 0, then of table 1, ...
+    """
+
+    @property
+    def unique(self) -> NDArray[np.uint64]:
+        """Distinct keys, (u,), in order of (shard, table), then of first occurrence."""
+    @property
+    def inverse(self) -> NDArray[np.int32]:
+        """Place of each key of the batch in `unique`, (n,)."""
+    @property
+    def counts(self) -> NDArray[np.uint32]:
+        """Distinct keys per shard and table, (S, T)."""
+    @property
+    def value_floats(self) -> NDArray[np.int64]:
+        """Floats of each shard's reply, (S,)."""
+    def gather(self, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """Pool the rows of every bag into out (batch, width); writes only features' columns."""
+    def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Sum gradients (batch, width) onto the unique rows, laid out as the values of gather."""
+
+@final
+class DenseBlock:
+    """A slice of the flat array of dense parameters with its optimizer state."""
+
+    def __init__(
+        self, values: NDArray[np.float32], *, optimizer: str, optimizer_params: Mapping[str, float]
+    ) -> None: ...
+    @property
+    def step(self) -> int:
+        """Steps applied so far."""
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def optimizer_params(self) -> dict[str, float]: ...
+    def values(self) -> NDArray[np.float32]:
+        """Copy of the parameters, (n,)."""
+    def apply(self, grads: NDArray[np.float32]) -> None:
+        """One optimizer step along grads, (n,)."""
+    def dump(self) -> bytes:
+        """Parameters, optimizer, state and step as one checksummed block (docs/formats.md)."""
+    @staticmethod
+    def load(block: Buffer) -> DenseBlock:
+        """Inverse of dump. Raises ValueError naming the failed check."""
+    @staticmethod
+    def join(
+        blocks: Sequence[Buffer],
+        *,
+        offset: int,
+        size: int,
+        optimizer: str,
+        optimizer_params: Mapping[str, float],
+    ) -> DenseBlock:
+        """Parameters [offset, offset + size) of dumped blocks laid end to end, with their state.
+
+        The optimizer must be theirs; its parameters may differ. Raises ValueError naming the check.
+        """

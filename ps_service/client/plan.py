@@ -1,0 +1,108 @@
+"""KeyPlan: what one batch asks of each shard, and the way from shard replies to the model's matrix
+and back.
+
+The native planner does unique, inverse and partition in one pass; this module slices its result per
+shard. F features, B samples, T tables, S shards, `width` columns of all pooled embeddings side by
+side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps_service import _native, codec
+from ps_service.sharding import ShardMap
+from ps_service.tables import TableSpec
+from services.kit.errors import InvalidInput
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardSlice:
+    """One shard's part of a batch."""
+
+    counts: list[int]  # keys per table, T entries
+    keys: bytes  # uint64 LE, table after table
+    values: slice  # its floats in the flat array of all values
+
+    @property
+    def empty(self) -> bool:
+        """Whether the batch asks nothing of this shard."""
+        return not self.keys
+
+
+class KeyPlan:
+    """One batch's plan. Values and gradients are flat float32: shard after shard, table after
+    table, row after row.
+    """
+
+    def __init__(self, plan: _native.Plan) -> None:
+        self._plan = plan
+        counts = plan.counts
+        key_ends = np.cumsum(counts.sum(axis=1, dtype=np.int64))
+        value_ends = np.cumsum(plan.value_floats)
+        unique = plan.unique
+        self.unique_keys = len(unique)
+        self.value_floats = int(value_ends[-1])
+        self.shards: list[ShardSlice] = []
+        key_start = value_start = 0
+        for shard_counts, key_end, value_end in zip(
+            counts.tolist(), key_ends.tolist(), value_ends.tolist(), strict=True
+        ):
+            keys = codec.pack_keys(unique[key_start:key_end])
+            self.shards.append(ShardSlice(shard_counts, keys, slice(value_start, value_end)))
+            key_start, value_start = key_end, value_end
+
+    def gather(self, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """Pools the rows of every bag into `out` (B, width); an empty bag gives zeros."""
+        self._plan.gather(values, out)
+
+    def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(B, width) gradients of the pooled embeddings -> (value_floats,) gradients of the unique
+        rows.
+        """
+        return self._plan.scatter(grads)
+
+
+class KeyPlanner:
+    """Plans batches of one job. Thread-safe."""
+
+    def __init__(
+        self,
+        tables: Sequence[TableSpec],
+        feature_tables: Sequence[int],
+        columns: Sequence[int],
+        combiners: Sequence[str],
+        width: int,
+        shard_map: ShardMap,
+    ) -> None:
+        """`feature_tables[f]` is the table feature f reads, `columns[f]` its first column,
+        `combiners[f]` how its bags are pooled (sum, mean, sqrtn). Raises InvalidInput that names
+        the wrong argument.
+        """
+        try:
+            self._planner = _native.Planner(
+                feature_tables=np.array(feature_tables, dtype=np.uint32),
+                dims=np.array([t.dim for t in tables], dtype=np.uint32),
+                columns=np.array(columns, dtype=np.uint32),
+                combiners=list(combiners),
+                owners=shard_map.owners,
+                shards=shard_map.shards,
+                width=width,
+            )
+        except ValueError as error:
+            raise InvalidInput(f"key planner: {error}") from error
+
+    def plan(self, keys: NDArray[np.uint64], offsets: NDArray[np.int32], batch: int) -> KeyPlan:
+        """Plans CSR keys: bag (f, b) is keys[offsets[f·B + b] : offsets[f·B + b + 1]], B = `batch`,
+        which may be 0.
+
+        Raises InvalidInput for offsets that don't fit the keys.
+        """
+        try:
+            return KeyPlan(self._planner.plan(keys, offsets, batch))
+        except ValueError as error:
+            raise InvalidInput(f"batch: {error}") from error

@@ -1,0 +1,372 @@
+// The only nanobind file: argument checks, GIL release, result arrays - and nothing else.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "crc32c.h"
+#include "dense_block.h"
+#include "hash.h"
+#include "numpy_view.h"
+#include "planner.h"
+#include "sparse_shard.h"
+
+// Array arguments take `.none()`: None then meets the same check and message as any other object.
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace embermesh {
+namespace {
+
+template <class T>
+using Numpy = nb::ndarray<nb::numpy, T>;
+
+// An uninitialised array that owns its memory; numpy frees it.
+template <class T>
+struct NewArray {
+  explicit NewArray(std::size_t size) : items(std::make_unique_for_overwrite<T[]>(size)) {}
+
+  [[nodiscard]] T* data() const { return items.get(); }
+
+  Numpy<T> release(std::initializer_list<std::size_t> shape) && {
+    const nb::capsule owner(items.get(), [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    return Numpy<T>(items.release(), shape, owner);
+  }
+
+  std::unique_ptr<T[]> items;
+};
+
+// A read-only array that looks into `owner`.
+template <class T>
+Numpy<const T> look_into(const std::vector<T>& items, std::initializer_list<std::size_t> shape,
+                         nb::handle owner) {
+  static constexpr T kNothing{};  // an empty vector may have no address
+  return Numpy<const T>(items.empty() ? &kNothing : items.data(), shape, owner);
+}
+
+template <class T>
+std::vector<T> to_vector(nb::handle array, const char* name) {
+  const ArrayView<const T> view(array, name);
+  return {view.items().begin(), view.items().end()};
+}
+
+nb::bytes to_bytes(const std::string& data) { return nb::bytes(data.data(), data.size()); }
+
+nb::dict describe_kinds(const std::vector<KindInfo>& kinds) {
+  nb::dict catalogue;
+  for (const KindInfo& kind : kinds) {
+    nb::dict defaults;
+    for (const Param& param : kind.params) {
+      defaults[nb::str(param.name.data(), param.name.size())] = param.default_value;
+    }
+    catalogue[nb::str(kind.name.data(), kind.name.size())] = defaults;
+  }
+  return catalogue;
+}
+
+Numpy<std::uint32_t> partition_of(std::int64_t table, nb::handle keys, std::int64_t partitions) {
+  const ArrayView<const std::uint64_t> key_view(keys, "keys");
+  if (table < 0 || table >= static_cast<std::int64_t>(kMaxTables)) {
+    throw std::invalid_argument("table: must be 0 to 65535, got " + std::to_string(table));
+  }
+  if (!Partitioning::is_valid(partitions)) {
+    throw std::invalid_argument("partitions: must be a power of two from 1 to 65536, got " +
+                                std::to_string(partitions));
+  }
+  const auto items = key_view.items();
+  NewArray<std::uint32_t> out(items.size());
+  {
+    const nb::gil_scoped_release unlocked;
+    const Partitioning partition(static_cast<std::uint32_t>(partitions));
+    const std::uint64_t salt = table_salt(static_cast<std::uint32_t>(table));
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      out.data()[i] = partition(row_hash(salt, items[i]));
+    }
+  }
+  return std::move(out).release({items.size()});
+}
+
+nb::bytes pull(SparseShard& shard, nb::handle counts, nb::handle keys, bool insert) {
+  const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
+  const ArrayView<const std::uint64_t> key_view(keys, "keys");
+  const std::size_t floats = shard.request_floats(count_view.items(), key_view.items().size());
+  const auto bytes = static_cast<Py_ssize_t>(floats * sizeof(float));
+  auto values = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, bytes));
+  if (!values.is_valid()) throw std::bad_alloc();
+  auto* out = reinterpret_cast<float*>(PyBytes_AS_STRING(values.ptr()));
+  const nb::gil_scoped_release unlocked;
+  shard.pull(count_view.items(), key_view.items(), insert, out);
+  return values;
+}
+
+PushResult push(SparseShard& shard, nb::handle counts, nb::handle keys, nb::handle grads) {
+  const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
+  const ArrayView<const std::uint64_t> key_view(keys, "keys");
+  const ArrayView<const float> grad_view(grads, "grads");
+  const nb::gil_scoped_release unlocked;
+  return shard.push(count_view.items(), key_view.items(), grad_view.items());
+}
+
+nb::tuple export_rows(const SparseShard& shard, std::int64_t table) {
+  TableRows rows;
+  {
+    const nb::gil_scoped_release unlocked;
+    rows = shard.export_rows(table);
+  }
+  const TableConfig& config = shard.schema().table(static_cast<std::size_t>(table));
+  const std::size_t n = rows.keys.size();
+  const std::size_t state_floats = config.state_floats();
+  NewArray<std::uint64_t> keys(n);
+  NewArray<float> weights(n * config.dim);
+  NewArray<float> state(n * state_floats);
+  std::copy_n(rows.keys.begin(), n, keys.data());
+  for (std::size_t i = 0; i < n; ++i) {
+    const float* row = rows.values.data() + i * config.row_floats();
+    std::copy_n(row, config.dim, weights.data() + i * config.dim);
+    std::copy_n(row + config.dim, state_floats, state.data() + i * state_floats);
+  }
+  return nb::make_tuple(std::move(keys).release({n}), std::move(weights).release({n, config.dim}),
+                        std::move(state).release({n, state_floats}));
+}
+
+void bind_shard(nb::module_& m) {
+  nb::class_<TableConfig>(m, "TableConfig")
+      .def(nb::init<std::string, std::int64_t, std::string_view, const ParamMap&, std::string_view,
+                    const ParamMap&>(),
+           nb::kw_only(), "name"_a, "dim"_a, "optimizer"_a, "optimizer_params"_a, "initializer"_a,
+           "initializer_params"_a)
+      .def_ro("name", &TableConfig::name)
+      .def_ro("dim", &TableConfig::dim)
+      .def_prop_ro("optimizer", [](const TableConfig& t) { return t.optimizer->name(); })
+      .def_prop_ro("optimizer_params", [](const TableConfig& t) { return t.optimizer->params(); })
+      .def_prop_ro("initializer", [](const TableConfig& t) { return t.initializer->name(); })
+      .def_prop_ro("initializer_params",
+                   [](const TableConfig& t) { return t.initializer->params(); })
+      .def_prop_ro("state_floats", &TableConfig::state_floats);
+
+  nb::class_<PushResult>(m, "PushResult")
+      .def_ro("applied", &PushResult::applied)
+      .def_ro("missing", &PushResult::missing)
+      .def("__repr__", [](const PushResult& r) {
+        return "PushResult(applied=" + std::to_string(r.applied) +
+               ", missing=" + std::to_string(r.missing) + ")";
+      });
+
+  const auto release = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<SparseShard>(m, "SparseShard")
+      .def(nb::init<std::vector<TableConfig>, std::int64_t, std::uint64_t>(), "tables"_a,
+           nb::kw_only(), "partitions"_a, "seed"_a)
+      .def_prop_ro("partitions", &SparseShard::partitions)
+      .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a)
+      .def("push", &push, "counts"_a.none(), "keys"_a.none(), "grads"_a.none())
+      .def("rows",
+           [](const SparseShard& shard) {
+             std::vector<std::uint64_t> rows;
+             {
+               const nb::gil_scoped_release unlocked;
+               rows = shard.rows();
+             }
+             NewArray<std::uint64_t> out(rows.size());
+             std::ranges::copy(rows, out.data());
+             return std::move(out).release({rows.size()});
+           })
+      .def("bytes", &SparseShard::bytes, release)
+      .def("export_rows", &export_rows, "table"_a)
+      .def(
+          "dump_partition",
+          [](const SparseShard& shard, std::int64_t partition) {
+            std::string block;
+            {
+              const nb::gil_scoped_release unlocked;
+              block = shard.dump_partition(partition);
+            }
+            return to_bytes(block);
+          },
+          "p"_a)
+      .def(
+          "load_partition",
+          [](SparseShard& shard, nb::handle block) {
+            const BytesView view(block, "block");
+            const nb::gil_scoped_release unlocked;
+            return shard.load_partition(view.bytes());
+          },
+          "block"_a.none())
+      .def("clear", &SparseShard::clear, release);
+}
+
+Planner make_planner(nb::handle feature_tables, nb::handle dims, nb::handle columns,
+                     const std::vector<std::string>& combiners, nb::handle owners,
+                     std::int64_t shards, std::int64_t width) {
+  constexpr std::int64_t kLimit = std::int64_t{1} << 31;
+  if (shards < 1 || shards > kLimit || width < 0 || width > kLimit) {
+    throw std::invalid_argument("shards, width: out of range, got " + std::to_string(shards) +
+                                " and " + std::to_string(width));
+  }
+  PlannerConfig config;
+  config.feature_tables = to_vector<std::uint32_t>(feature_tables, "feature_tables");
+  config.dims = to_vector<std::uint32_t>(dims, "dims");
+  config.columns = to_vector<std::uint32_t>(columns, "columns");
+  for (const std::string& name : combiners) config.combiners.push_back(parse_combiner(name));
+  config.owners = to_vector<std::uint16_t>(owners, "owners");
+  config.shards = static_cast<std::uint32_t>(shards);
+  config.width = static_cast<std::size_t>(width);
+  return Planner(std::move(config));
+}
+
+void gather(const Plan& plan, nb::handle values, nb::handle out) {
+  const ArrayView<const float> value_view(values, "values");
+  const ArrayView<float> out_view(out, "out", 2, 2);
+  value_view.expect_size(plan.total_floats());
+  out_view.expect_shape(plan.batch(), plan.config().width);
+  const nb::gil_scoped_release unlocked;
+  plan.gather(value_view.items().data(), out_view.items().data());
+}
+
+Numpy<float> scatter(const Plan& plan, nb::handle grads) {
+  const ArrayView<const float> grad_view(grads, "grads", 2, 2);
+  grad_view.expect_shape(plan.batch(), plan.config().width);
+  NewArray<float> sums(plan.total_floats());
+  {
+    const nb::gil_scoped_release unlocked;
+    plan.scatter(grad_view.items().data(), sums.data());
+  }
+  return std::move(sums).release({plan.total_floats()});
+}
+
+void bind_planner(nb::module_& m) {
+  nb::class_<Plan>(m, "Plan")
+      .def_prop_ro("unique",
+                   [](nb::handle self) {
+                     const auto& items = nb::cast<const Plan&>(self).unique();
+                     return look_into(items, {items.size()}, self);
+                   })
+      .def_prop_ro("inverse",
+                   [](nb::handle self) {
+                     const auto& items = nb::cast<const Plan&>(self).inverse();
+                     return look_into(items, {items.size()}, self);
+                   })
+      .def_prop_ro("counts",
+                   [](nb::handle self) {
+                     const auto& plan = nb::cast<const Plan&>(self);
+                     const PlannerConfig& config = plan.config();
+                     return look_into(plan.counts(), {config.shards, config.dims.size()}, self);
+                   })
+      .def_prop_ro("value_floats",
+                   [](nb::handle self) {
+                     const auto& items = nb::cast<const Plan&>(self).value_floats();
+                     return look_into(items, {items.size()}, self);
+                   })
+      .def("gather", &gather, "values"_a.none(), "out"_a.none())
+      .def("scatter", &scatter, "grads"_a.none());
+
+  nb::class_<Planner>(m, "Planner")
+      .def(
+          "__init__",
+          [](Planner* self, nb::handle feature_tables, nb::handle dims, nb::handle columns,
+             const std::vector<std::string>& combiners, nb::handle owners, std::int64_t shards,
+             std::int64_t width) {
+            new (self) Planner(
+                make_planner(feature_tables, dims, columns, combiners, owners, shards, width));
+          },
+          nb::kw_only(), "feature_tables"_a.none(), "dims"_a.none(), "columns"_a.none(),
+          "combiners"_a, "owners"_a.none(), "shards"_a, "width"_a)
+      .def(
+          "plan",
+          [](const Planner& planner, nb::handle keys, nb::handle offsets, std::int64_t batch) {
+            const ArrayView<const std::uint64_t> key_view(keys, "keys");
+            const ArrayView<const std::int32_t> offset_view(offsets, "offsets");
+            const nb::gil_scoped_release unlocked;
+            return planner.plan(key_view.items(), offset_view.items(), batch);
+          },
+          "keys"_a.none(), "offsets"_a.none(), "batch"_a);
+}
+
+std::unique_ptr<DenseBlock> join_blocks(const nb::sequence& blocks, std::size_t offset,
+                                        std::size_t size, std::string_view optimizer,
+                                        const ParamMap& params) {
+  std::deque<BytesView> views;  // a view never moves
+  std::vector<std::span<const std::byte>> spans;
+  for (nb::handle block : blocks) spans.push_back(views.emplace_back(block, "blocks").bytes());
+  const nb::gil_scoped_release unlocked;
+  return DenseBlock::join(spans, offset, size, optimizer, params);
+}
+
+void bind_dense(nb::module_& m) {
+  nb::class_<DenseBlock>(m, "DenseBlock")
+      .def(
+          "__init__",
+          [](DenseBlock* self, nb::handle values, std::string_view optimizer,
+             const ParamMap& params) {
+            const ArrayView<const float> view(values, "values");
+            new (self) DenseBlock(view.items(), optimizer, params);
+          },
+          "values"_a.none(), nb::kw_only(), "optimizer"_a, "optimizer_params"_a)
+      .def("values",
+           [](const DenseBlock& block) {
+             NewArray<float> out(block.size());
+             {
+               const nb::gil_scoped_release unlocked;
+               block.values(out.data());
+             }
+             return std::move(out).release({block.size()});
+           })
+      .def(
+          "apply",
+          [](DenseBlock& block, nb::handle grads) {
+            const ArrayView<const float> view(grads, "grads");
+            const nb::gil_scoped_release unlocked;
+            block.apply(view.items());
+          },
+          "grads"_a.none())
+      .def_prop_ro("step", &DenseBlock::step)
+      .def_prop_ro("optimizer", [](const DenseBlock& b) { return b.optimizer().name(); })
+      .def_prop_ro("optimizer_params", [](const DenseBlock& b) { return b.optimizer().params(); })
+      .def("dump",
+           [](const DenseBlock& block) {
+             std::string data;
+             {
+               const nb::gil_scoped_release unlocked;
+               data = block.dump();
+             }
+             return to_bytes(data);
+           })
+      .def_static(
+          "load",
+          [](nb::handle block) {
+            const BytesView view(block, "block");
+            const nb::gil_scoped_release unlocked;
+            return DenseBlock::load(view.bytes());
+          },
+          "block"_a.none())
+      .def_static("join", &join_blocks, "blocks"_a, nb::kw_only(), "offset"_a, "size"_a,
+                  "optimizer"_a, "optimizer_params"_a);
+}
+
+}  // namespace
+}  // namespace embermesh
+
+NB_MODULE(_native, m) {
+  m.doc() = "Native core of the parameter servers; see ps_service/_native.pyi.";
+  m.attr("OPTIMIZERS") = embermesh::describe_kinds(embermesh::optimizer_kinds());
+  m.attr("INITIALIZERS") = embermesh::describe_kinds(embermesh::initializer_kinds());
+  m.def("partition_of", &embermesh::partition_of, "table"_a, "keys"_a.none(), "partitions"_a);
+  m.def(
+      "crc32c",
+      [](nb::handle data) {
+        const embermesh::BytesView view(data, "data");
+        const nb::gil_scoped_release unlocked;
+        return embermesh::crc32c(view.bytes());
+      },
+      "data"_a.none());
+  embermesh::bind_shard(m);
+  embermesh::bind_planner(m);
+  embermesh::bind_dense(m);
+}

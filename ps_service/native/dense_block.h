@@ -1,0 +1,58 @@
+// A slice of the flat array of dense parameters, with its optimizer state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "optimizers/optimizer.h"
+
+namespace embermesh {
+
+// One long row: values[n] || state, updated by the same optimizers as sparse rows. Thread-safe; no
+// reader sees a half-applied step.
+class DenseBlock {
+ public:
+  // Throws std::invalid_argument for an unknown optimizer or parameter.
+  DenseBlock(std::span<const float> values, std::string_view optimizer, const ParamMap& params);
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] const OptimizerKernel& optimizer() const noexcept { return *optimizer_; }
+
+  // Copies the size() values to `out`.
+  void values(float* out) const;
+  // One optimizer step. Throws std::invalid_argument unless there are size() gradients.
+  void apply(std::span<const float> grads);
+  // Steps applied so far.
+  [[nodiscard]] std::uint64_t step() const;
+
+  // Optimizer, parameters, step, values and state as bytes, sealed with a checksum; grammar in
+  // docs/formats.md.
+  [[nodiscard]] std::string dump() const;
+  // Throws std::invalid_argument naming the check that failed.
+  static std::unique_ptr<DenseBlock> load(std::span<const std::byte> block);
+  // The parameters [offset, offset + size) of dumped blocks laid end to end, with their state,
+  // under `params`, which may differ from the stored ones. Throws std::invalid_argument like load,
+  // and unless the blocks have this optimizer, agree on the step and hold that many parameters.
+  static std::unique_ptr<DenseBlock> join(std::span<const std::span<const std::byte>> blocks,
+                                          std::size_t offset, std::size_t size,
+                                          std::string_view optimizer, const ParamMap& params);
+
+ private:
+  // Copies what `other`, whose first parameter has number `other_at`, shares with this block, whose
+  // first has number `at`.
+  void copy_shared(const DenseBlock& other, std::size_t other_at, std::size_t at);
+
+  const std::size_t size_;
+  const std::shared_ptr<const OptimizerKernel> optimizer_;
+  mutable std::mutex mutex_;
+  std::uint64_t step_ = 0;
+  std::vector<float> row_;
+};
+
+}  // namespace embermesh

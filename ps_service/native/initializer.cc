@@ -1,0 +1,128 @@
+#include "initializer.h"
+
+#include <bit>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+namespace embermesh {
+namespace {
+
+// Natural logarithm of a positive normal double by range reduction and the atanh series.
+double portable_log(double x) noexcept {
+  constexpr double kLn2 = 0.6931471805599453;
+  constexpr std::uint64_t kMantissa = (std::uint64_t{1} << 52) - 1;
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  int exponent = static_cast<int>(bits >> 52) - 1023;
+  auto mantissa = std::bit_cast<double>((bits & kMantissa) | (std::uint64_t{1023} << 52));
+  if (mantissa > 1.4142135623730951) {  // into [1/sqrt2, sqrt2], where the series is short
+    mantissa *= 0.5;
+    ++exponent;
+  }
+  const double t = (mantissa - 1.0) / (mantissa + 1.0);
+  const double t2 = t * t;
+  double series = 0.0;
+  for (int k = 21; k >= 1; k -= 2) series = series * t2 + 1.0 / k;
+  return exponent * kLn2 + 2.0 * t * series;
+}
+
+// Uniform in (0, 1), never an end point.
+double open_unit(std::uint64_t bits) noexcept {
+  return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
+}
+
+struct Zeros {
+  static constexpr std::string_view kName = "zeros";
+  static constexpr std::array<Param, 0> kParams = {};
+  explicit Zeros(std::span<const double> /*params*/) {}
+  [[nodiscard]] float draw(std::uint64_t /*bits*/) const noexcept { return 0.0F; }
+};
+
+struct Constant {
+  static constexpr std::string_view kName = "constant";
+  static constexpr std::array kParams = {Param{"value", 0.0}};
+  explicit Constant(std::span<const double> params) : value(static_cast<float>(params[0])) {}
+  [[nodiscard]] float draw(std::uint64_t /*bits*/) const noexcept { return value; }
+  float value;
+};
+
+struct Uniform {
+  static constexpr std::string_view kName = "uniform";
+  static constexpr std::array kParams = {Param{"low", -0.05}, Param{"high", 0.05}};
+  explicit Uniform(std::span<const double> params) : low(params[0]), width(params[1] - params[0]) {
+    if (width < 0.0) {
+      throw std::invalid_argument("initializer 'uniform': parameter 'low' is above 'high'");
+    }
+  }
+  [[nodiscard]] float draw(std::uint64_t bits) const noexcept {
+    return static_cast<float>(low + width * open_unit(bits));
+  }
+  double low;
+  double width;
+};
+
+struct Normal {
+  static constexpr std::string_view kName = "normal";
+  static constexpr std::array kParams = {Param{"mean", 0.0}, Param{"stddev", 0.05, 0.0}};
+  explicit Normal(std::span<const double> params) : mean(params[0]), stddev(params[1]) {}
+  [[nodiscard]] float draw(std::uint64_t bits) const noexcept {
+    return static_cast<float>(mean + stddev * normal_quantile(open_unit(bits)));
+  }
+  double mean;
+  double stddev;
+};
+
+using AllInitializers = std::tuple<Zeros, Constant, Uniform, Normal>;
+
+template <class I>
+class InitializerOf final : public InitializerKernel {
+ public:
+  explicit InitializerOf(std::vector<double> values)
+      : values_(std::move(values)), initializer_(std::span<const double>(values_)) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return I::kName; }
+  [[nodiscard]] ParamMap params() const override { return name_params(I::kParams, values_); }
+  void fill(float* weights, std::size_t dim, std::uint64_t row_bits) const noexcept override {
+    constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
+    for (std::size_t column = 0; column < dim; ++column) {
+      weights[column] = initializer_.draw(mix64(row_bits + (column + 1) * kGolden));
+    }
+  }
+
+ private:
+  std::vector<double> values_;
+  I initializer_;
+};
+
+}  // namespace
+
+double normal_quantile(double p) noexcept {
+  const double q = p - 0.5;
+  if (std::abs(q) <= 0.425) {
+    const double r = 0.180625 - q * q;
+    const double above = ((59.109374720 * r + 159.29113202) * r + 50.434271938) * r + 3.3871327179;
+    const double below = ((67.187563600 * r + 78.757757664) * r + 17.895169469) * r + 1.0;
+    return q * above / below;
+  }
+  double r = std::sqrt(-portable_log(q < 0.0 ? p : 1.0 - p));
+  double value;
+  if (r <= 5.0) {
+    r -= 1.6;
+    value = (((0.17023821103 * r + 1.3067284816) * r + 2.7568153900) * r + 1.4234372777) /
+            ((0.12021132975 * r + 0.73700164250) * r + 1.0);
+  } else {
+    r -= 5.0;
+    value = (((0.017337203997 * r + 0.42868294337) * r + 3.0812263860) * r + 6.6579051150) /
+            ((0.012258202635 * r + 0.24197894225) * r + 1.0);
+  }
+  return q < 0.0 ? -value : value;
+}
+
+std::vector<KindInfo> initializer_kinds() { return kinds_of<AllInitializers>(); }
+
+std::shared_ptr<const InitializerKernel> make_initializer(std::string_view name,
+                                                          const ParamMap& params) {
+  return make_kind<AllInitializers, InitializerKernel, InitializerOf>("initializer", name, params);
+}
+
+}  // namespace embermesh

@@ -1,0 +1,49 @@
+// Turns the list of all.h into kernels: the virtual call is per batch, the row update inlines.
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+
+#include "../kinds.h"
+#include "../simd.h"
+#include "all.h"
+#include "optimizer.h"
+
+namespace embermesh {
+
+template <Optimizer O>
+EMBERMESH_SIMD void apply_rows(const O& optimizer, std::span<const RowUpdate> updates,
+                               std::size_t dim) noexcept {
+  for (const RowUpdate& update : updates) {
+    optimizer.apply(update.row, update.row + dim, update.grad, dim);
+  }
+}
+
+template <Optimizer O>
+class KernelOf final : public OptimizerKernel {
+ public:
+  explicit KernelOf(std::vector<double> values)
+      : values_(std::move(values)), optimizer_(std::span<const double>(values_)) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return O::kName; }
+  [[nodiscard]] ParamMap params() const override { return name_params(O::kParams, values_); }
+  [[nodiscard]] std::size_t state_floats(std::size_t dim) const noexcept override {
+    return O::kStateVectors * dim + O::kStateScalars;
+  }
+  void init(float* state, std::size_t dim) const noexcept override { optimizer_.init(state, dim); }
+  void apply(std::span<const RowUpdate> updates, std::size_t dim) const noexcept override {
+    apply_rows(optimizer_, updates, dim);
+  }
+
+ private:
+  std::vector<double> values_;
+  O optimizer_;
+};
+
+std::vector<KindInfo> optimizer_kinds() { return kinds_of<AllOptimizers>(); }
+
+std::shared_ptr<const OptimizerKernel> make_optimizer(std::string_view name,
+                                                      const ParamMap& params) {
+  return make_kind<AllOptimizers, OptimizerKernel, KernelOf>("optimizer", name, params);
+}
+
+}  // namespace embermesh

@@ -1,0 +1,69 @@
+// A sparse shard: the tables' rows, divided into partitions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hash.h"
+#include "partition.h"
+#include "slab_pool.h"
+#include "table_config.h"
+
+namespace embermesh {
+
+// A shard can hold any of the job's partitions; which ones it serves is its caller's affair.
+//
+// A request names keys by segments: `counts` holds one or more groups of one count per table, and
+// `keys` the keys of group 0 / table 0, group 0 / table 1, ... Values and gradients lie in the same
+// order, dim floats to a key. Empty requests and duplicate keys are legal, and so is every key.
+//
+// Thread-safe: any number of threads may call any verbs at once. A verb is atomic per partition,
+// not across partitions. Bad arguments throw std::invalid_argument before anything has changed.
+class SparseShard {
+ public:
+  // `partitions`: a power of two <= kMaxPartitions.
+  SparseShard(std::vector<TableConfig> tables, std::int64_t partitions, std::uint64_t seed);
+
+  [[nodiscard]] const Schema& schema() const noexcept { return schema_; }
+  [[nodiscard]] std::uint32_t partitions() const noexcept { return partitions_; }
+
+  // Floats that values or gradients of a request have. Throws if `counts` is not a positive number
+  // of groups or does not add up to `keys` keys.
+  [[nodiscard]] std::size_t request_floats(std::span<const std::uint32_t> counts,
+                                           std::size_t keys) const;
+
+  // Writes request_floats floats. With `insert`, missing keys get a row; without, nothing changes.
+  void pull(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys, bool insert,
+            float* values);
+
+  // Sums the gradients of equal keys in request order, then makes one optimizer step per key.
+  PushResult push(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
+                  std::span<const float> grads);
+
+  // Rows per table, and memory held by index and rows.
+  [[nodiscard]] std::vector<std::uint64_t> rows() const;
+  [[nodiscard]] std::size_t bytes() const;
+
+  // A copy of the table in ascending order of unsigned keys.
+  [[nodiscard]] TableRows export_rows(std::int64_t table) const;
+
+  [[nodiscard]] std::string dump_partition(std::int64_t partition) const;
+  // Replaces the partition named in the block; returns its number of rows. On any error the shard
+  // is unchanged.
+  std::size_t load_partition(std::span<const std::byte> block);
+
+  void clear();
+
+ private:
+  const Schema schema_;
+  const std::uint32_t partitions_;
+  const Partitioning partition_of_;
+  SlabPool pool_;                    // outlives the partitions
+  std::deque<Partition> partition_;  // never resized after construction
+};
+
+}  // namespace embermesh

@@ -1,0 +1,97 @@
+#include "sparse_shard.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <stdexcept>
+
+#include "shard_fixture.h"
+
+namespace embermesh {
+namespace {
+
+using Keys = std::vector<std::uint64_t>;
+
+TEST(SparseShard, ReadingNeverInsertsAndInsertingReadsTheSame) {
+  SparseShard shard(two_tables(), 8, 1);
+  const Keys keys = {0, ~0ULL, 1ULL << 63, 5, 5};
+  const auto peeked = pull(shard, {2, 3}, keys, false);
+  EXPECT_EQ(shard.rows(), (Keys{0, 0}));
+  EXPECT_EQ(pull(shard, {2, 3}, keys, true), peeked);
+  EXPECT_EQ(shard.rows(), (Keys{2, 2}));
+  EXPECT_EQ(peeked.size(), 2U * 3 + 3 * 5);
+}
+
+TEST(SparseShard, PushSkipsMissingKeysByPosition) {
+  SparseShard shard({make_table("a", 1, "sgd", {{"lr", 1.0}})}, 4, 1);
+  const auto before = pull(shard, {2}, {10, 30}, true);
+  const std::vector<float> grads = {1, 2, 3};
+  const PushResult result = shard.push(std::vector<std::uint32_t>{3}, Keys{10, 20, 30}, grads);
+  EXPECT_EQ(result.applied, 2U);
+  EXPECT_EQ(result.missing, 1U);
+  const auto after = pull(shard, {2}, {10, 30}, false);
+  EXPECT_EQ(after[0], before[0] - 1.0F);
+  EXPECT_EQ(after[1], before[1] - 3.0F);
+}
+
+TEST(SparseShard, ManyDuplicatesAcrossGroupsAreOneStep) {
+  SparseShard summed({make_table("a", 2)}, 1, 1);
+  SparseShard once({make_table("a", 2)}, 1, 1);
+  constexpr std::uint32_t kCopies = 1000;
+  const Keys keys(2 * kCopies, 7);
+  std::vector<float> grads(4 * kCopies);
+  std::iota(grads.begin(), grads.end(), -100.0F);
+  float sums[2] = {0.0F, 0.0F};
+  for (std::size_t i = 0; i < grads.size(); ++i) sums[i % 2] += grads[i];
+  pull(summed, {1}, {7}, true);
+  pull(once, {1}, {7}, true);
+  summed.push(std::vector<std::uint32_t>{kCopies, kCopies}, keys, grads);
+  once.push(std::vector<std::uint32_t>{1}, Keys{7}, sums);
+  EXPECT_EQ(summed.dump_partition(0), once.dump_partition(0));
+}
+
+TEST(SparseShard, RowsOfTheWidestTableFit) {
+  SparseShard shard({make_table("wide", kMaxDim, "adam"), make_table("thin", 1, "sgd")}, 2, 1);
+  Keys keys(100);
+  std::iota(keys.begin(), keys.end(), 0);
+  const auto wide = pull(shard, {50, 50}, keys, true);
+  EXPECT_EQ(pull(shard, {50, 50}, keys, false), wide);
+}
+
+TEST(SparseShard, BadRequestsThrowAndChangeNothing) {
+  SparseShard shard(two_tables(), 4, 1);
+  EXPECT_THROW(static_cast<void>(pull(shard, {}, {}, true)), std::invalid_argument);
+  EXPECT_THROW(static_cast<void>(pull(shard, {1, 0, 0}, {1}, true)), std::invalid_argument);
+  EXPECT_THROW(static_cast<void>(pull(shard, {1, 1}, {1}, true)), std::invalid_argument);
+  const std::vector<std::uint32_t> counts = {1, 0};
+  EXPECT_THROW(shard.push(counts, Keys{1}, std::vector<float>(2)), std::invalid_argument);
+  EXPECT_THROW(static_cast<void>(shard.dump_partition(4)), std::invalid_argument);
+  EXPECT_THROW(static_cast<void>(shard.export_rows(-1)), std::invalid_argument);
+  EXPECT_EQ(shard.rows(), (Keys{0, 0}));
+  EXPECT_THROW(SparseShard(two_tables(), 3, 1), std::invalid_argument);
+  EXPECT_THROW(SparseShard({}, 4, 1), std::invalid_argument);
+}
+
+TEST(SparseShard, ExportIsSortedByUnsignedKey) {
+  SparseShard shard(two_tables(), 16, 1);
+  pull(shard, {4, 0}, {~0ULL, 3, 1ULL << 63, 0}, true);
+  const TableRows rows = shard.export_rows(0);
+  EXPECT_EQ(rows.keys, (Keys{0, 3, 1ULL << 63, ~0ULL}));
+  EXPECT_EQ(rows.values.size(), 4U * (3 + 7));
+}
+
+TEST(SparseShard, ClearGivesTheMemoryBack) {
+  SparseShard shard(two_tables(), 4, 1);
+  Keys keys(10000);
+  std::iota(keys.begin(), keys.end(), 0);
+  pull(shard, {5000, 5000}, keys, true);
+  const std::size_t full = shard.bytes();
+  EXPECT_GE(full, 5000 * (40 + 40 + 2 * 16));
+  shard.clear();
+  EXPECT_EQ(shard.bytes(), 0U);
+  pull(shard, {5000, 5000}, keys, true);
+  EXPECT_EQ(shard.bytes(), full);
+}
+
+}  // namespace
+}  // namespace embermesh

@@ -1,0 +1,66 @@
+"""What one attempt of a job asks of one server, and the check that a caller belongs to that
+attempt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ps_service.sharding import ShardMap
+from services.api import spec
+from services.api.spec import JobSpec
+from services.kit.discovery import Run
+from services.kit.errors import Conflict, InvalidInput
+from services.wire import ps_pb2
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """Fixed for the life of a server process."""
+
+    job: str
+    generation: int
+    rank: int  # shard (sparse) or block (dense)
+    peers: int  # servers of the same role
+    shard_map: ShardMap
+    trainers: int  # members of the barriers are ranks 0..trainers-1
+    sync: bool  # sparse pushes wait for all trainers
+    restore: str = ""  # manifest to start from; empty = from scratch
+
+    @classmethod
+    def of_sparse(cls, run: Run, rank: int) -> Assignment:
+        """Shard `rank` of the run. Raises InvalidInput for a bad spec or a rank there is not."""
+        job = spec.validate(run.spec)
+        return cls._of(run, rank, job, job.resources.sparse_ps)
+
+    @classmethod
+    def of_dense(cls, run: Run, rank: int) -> Assignment:
+        """Block `rank` of the run. Raises InvalidInput for a bad spec or a rank there is not."""
+        job = spec.validate(run.spec)
+        return cls._of(run, rank, job, job.resources.dense_ps)
+
+    @classmethod
+    def _of(cls, run: Run, rank: int, job: JobSpec, peers: int) -> Assignment:
+        if not 0 <= rank < peers:
+            raise InvalidInput(f"rank {rank} is not in 0..{peers - 1} of the job's servers")
+        return cls(
+            job=run.job,
+            generation=run.generation,
+            rank=rank,
+            peers=peers,
+            shard_map=ShardMap.of(run.epoch, run.owners, job.resources.sparse_ps),
+            trainers=job.resources.trainers,
+            sync=job.training.mode == "sync",
+            restore=run.restore,
+        )
+
+    def admit(self, caller: ps_pb2.Caller) -> None:
+        """Raises Conflict with both values when the caller is of another generation or epoch."""
+        if caller.generation != self.generation:
+            raise Conflict(
+                f"generation {caller.generation} calls, this server is of {self.generation}"
+            )
+        if caller.epoch != self.shard_map.epoch:
+            raise Conflict(
+                f"epoch {caller.epoch} calls, the shard map is at {self.shard_map.epoch}"
+            )

@@ -1,0 +1,196 @@
+"""Who has taken which step: exactly-once application of pushes, per trainer or for all trainers
+together.
+
+`StepBarrier` collects one contribution per member for a step, applies them once in rank order, then
+lets everybody go on. `StepLedger` applies each trainer's steps on their own. Both number steps 1,
+2, … inside a generation, answer a repeated step as a duplicate, and refuse a trainer that is out of
+step. They know nothing of tensors or gRPC.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar, cast
+
+from services.kit.errors import Conflict, DeadlineExceeded, EmbermeshError, Unavailable
+
+Contribution = TypeVar("Contribution")
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome(Generic[Result]):
+    """What a step led to; a duplicate gets the result of the first application."""
+
+    result: Result
+    duplicate: bool
+
+
+class StepBarrier(Generic[Contribution, Result]):
+    """A barrier over member ranks, one step at a time.
+
+    `apply` gets the step's [(rank, contribution)] in rank order. It runs once per step, on the
+    thread of whoever completes the step and under the barrier's lock: members can't do anything
+    else meanwhile. When it fails, that step's members and all later callers get its error, because
+    the state behind it is unknown then.
+    """
+
+    def __init__(
+        self,
+        members: Iterable[int],
+        apply: Callable[[list[tuple[int, Contribution]]], Result],
+        timeout: float,
+    ) -> None:
+        self._members = set(members)
+        self._apply = apply
+        self._timeout = timeout  # seconds a member waits for the others
+        self._cond = threading.Condition()
+        self._completed = 0  # last step applied
+        self._result: Result | None = None  # of that step
+        self._arrived: dict[int, Contribution] = {}  # for step `_completed` + 1
+        self._attempts: dict[int, int] = {}  # rank -> calls for that step; the newest one waits
+        self._failure: EmbermeshError | None = None
+
+    @property
+    def remaining(self) -> int:
+        """Members still taking steps."""
+        return len(self._members)
+
+    def arrive(self, rank: int, step: int, contribution: Contribution) -> Outcome[Result]:
+        """Gives `rank`'s contribution to `step` and waits until the step is applied.
+
+        A repeated call for the pending step replaces the earlier one, whose caller has given up.
+        Raises Conflict for a rank that isn't a member or a step that is neither the last nor the
+        next, DeadlineExceeded that names the missing ranks, Unavailable after `close`.
+        """
+        with self._cond:
+            self._raise_failure()
+            if self._admit(rank, step):
+                return Outcome(cast(Result, self._result), duplicate=True)
+            attempt = self._attempts[rank] = self._attempts.get(rank, 0) + 1
+            self._arrived[rank] = contribution
+            if attempt > 1:
+                self._cond.notify_all()  # the earlier call must see that it is replaced
+            self._complete()
+            return Outcome(self._await(rank, step, attempt), duplicate=False)
+
+    def leave(self, rank: int) -> int:
+        """`rank` takes no further step; those who wait for it go on. Idempotent. Returns the
+        members that remain.
+
+        What it gave to the pending step still counts.
+        """
+        with self._cond:
+            self._members.discard(rank)
+            self._complete()
+            return len(self._members)
+
+    def close(self) -> None:
+        """Ends all waits, now and later, with Unavailable."""
+        with self._cond:
+            self._fail(Unavailable("the server is stopping"))
+
+    def _admit(self, rank: int, step: int) -> bool:
+        """Whether the step is a duplicate; Conflict when it is neither that nor the next one."""
+        if rank not in self._members:
+            raise Conflict(
+                f"rank {rank} pushes step {step} but is not a member of the barrier; "
+                f"members: {sorted(self._members)}"
+            )
+        expected = self._completed + 1
+        if step == self._completed and step > 0:
+            return True
+        if step != expected:
+            raise _out_of_step(rank, step, expected)
+        return False
+
+    def _complete(self) -> None:
+        """Applies the pending step if every member is there."""
+        if self._failure or not self._arrived or not self._members <= self._arrived.keys():
+            return
+        try:
+            self._result = self._apply(sorted(self._arrived.items(), key=lambda item: item[0]))
+        except EmbermeshError as error:
+            self._fail(error)
+        except Exception as error:  # must reach the waiting threads too, not only this one
+            self._fail(EmbermeshError(f"step {self._completed + 1} failed: {error!r}"))
+        else:
+            self._completed += 1
+            self._arrived, self._attempts = {}, {}
+            self._cond.notify_all()
+
+    def _await(self, rank: int, step: int, attempt: int) -> Result:
+        deadline = time.monotonic() + self._timeout
+        while self._completed < step:
+            self._raise_failure()
+            if self._attempts[rank] != attempt:
+                raise Conflict(f"rank {rank} repeated step {step}; this call of it is superseded")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                missing = sorted(self._members - self._arrived.keys())
+                raise DeadlineExceeded(
+                    f"step {step}: ranks {missing} did not push within {self._timeout:g} s"
+                )
+            self._cond.wait(left)
+        return cast(Result, self._result)
+
+    def _fail(self, error: EmbermeshError) -> None:
+        self._failure = self._failure or error
+        self._cond.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+
+
+class StepLedger:
+    """Applies every member's steps once and in order; members don't wait for each other."""
+
+    def __init__(self, members: Iterable[int]) -> None:
+        self._locks = {rank: threading.Lock() for rank in members}
+        self._steps = dict.fromkeys(self._locks, 0)  # rank -> last step applied
+        self._left: set[int] = set()
+
+    @property
+    def remaining(self) -> int:
+        """Members still taking steps."""
+        return len(self._locks) - len(self._left)
+
+    def apply(self, rank: int, step: int, action: Callable[[], Result]) -> Result | None:
+        """`action()` if `step` is `rank`'s next one, None if it is a repeat of its last one.
+
+        The step counts only when `action` succeeds; a repeat that comes meanwhile waits for it.
+        Raises Conflict for a rank that isn't a member or a step that is neither the last nor the
+        next.
+        """
+        if rank not in self._locks:
+            raise Conflict(
+                f"rank {rank} pushes step {step} but is not a member; "
+                f"members: {sorted(self._locks)}"
+            )
+        with self._locks[rank]:
+            last = self._steps[rank]
+            if step == last and step > 0:
+                return None
+            if rank in self._left:
+                raise Conflict(f"rank {rank} pushes step {step} but has left after step {last}")
+            if step != last + 1:
+                raise _out_of_step(rank, step, last + 1)
+            result = action()
+            self._steps[rank] = step
+            return result
+
+    def leave(self, rank: int) -> int:
+        """`rank` takes no further step. Idempotent. Returns the members that remain."""
+        if rank in self._locks:
+            with self._locks[rank]:
+                self._left.add(rank)
+        return self.remaining
+
+
+def _out_of_step(rank: int, step: int, expected: int) -> Conflict:
+    where = "ahead" if step > expected else "behind"
+    return Conflict(f"rank {rank} is {where}: it pushes step {step}, its next step is {expected}")

@@ -1,0 +1,105 @@
+"""Metrics of the two parameter servers. Latency of their verbs is `embermesh_rpc_seconds` of the
+kit.
+"""
+
+from __future__ import annotations
+
+import prometheus_client
+
+from services.kit.telemetry import LATENCY_BUCKETS
+
+_STALENESS_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # steps
+_BARRIER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 120)
+_SNAPSHOT_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300)
+
+
+class SparseMetrics:
+    """What a sparse-PS shard measures."""
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self.rows = prometheus_client.Gauge(
+            "embermesh_sparse_rows", "Rows held by this shard.", ["table"], registry=registry
+        )
+        self.bytes = prometheus_client.Gauge(
+            "embermesh_sparse_bytes", "Memory of rows and their index.", registry=registry
+        )
+        self.restored_rows = prometheus_client.Gauge(
+            "embermesh_sparse_restored_rows",
+            "Rows this shard loaded from the checkpoint it started from.",
+            registry=registry,
+        )
+        self.pulled_keys = prometheus_client.Counter(
+            "embermesh_sparse_pulled_keys_total",
+            "Keys read, by purpose: train or read_only (evaluation, serving).",
+            ["purpose"],
+            registry=registry,
+        )
+        self.pushed_keys = prometheus_client.Counter(
+            "embermesh_sparse_pushed_keys_total", "Keys updated by gradients.", registry=registry
+        )
+        self.missing_keys = prometheus_client.Counter(
+            "embermesh_sparse_missing_keys_total",
+            "Keys whose gradient found no row and was skipped.",
+            registry=registry,
+        )
+        self.duplicate_pushes = prometheus_client.Counter(
+            "embermesh_sparse_duplicate_pushes_total",
+            "Repeated pushes that were acknowledged, not applied.",
+            registry=registry,
+        )
+        self.staleness = prometheus_client.Histogram(
+            "embermesh_sparse_staleness_steps",
+            "Steps between the read of rows and the write of their gradient.",
+            buckets=_STALENESS_BUCKETS,
+            registry=registry,
+        )
+        self.barrier = prometheus_client.Histogram(
+            "embermesh_sparse_barrier_seconds",
+            "Mode sync: time a push waited for the other trainers, its application included.",
+            buckets=_BARRIER_BUCKETS,
+            registry=registry,
+        )
+        self.snapshot = prometheus_client.Histogram(
+            "embermesh_sparse_snapshot_seconds",
+            "Time to collect and write a shard file.",
+            buckets=_SNAPSHOT_BUCKETS,
+            registry=registry,
+        )
+
+
+class DenseMetrics:
+    """What a dense-PS block measures."""
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self.parameters = prometheus_client.Gauge(
+            "embermesh_dense_parameters", "Parameters of this block.", registry=registry
+        )
+        self.version = prometheus_client.Gauge(
+            "embermesh_dense_version", "Steps applied to this block.", registry=registry
+        )
+        self.trainers = prometheus_client.Gauge(
+            "embermesh_dense_trainers", "Trainers still taking steps.", registry=registry
+        )
+        self.duplicate_pushes = prometheus_client.Counter(
+            "embermesh_dense_duplicate_pushes_total",
+            "Repeated pushes that were answered, not applied.",
+            registry=registry,
+        )
+        self.apply = prometheus_client.Histogram(
+            "embermesh_dense_apply_seconds",
+            "Time to average the gradients of a step and apply the optimizer.",
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self.barrier = prometheus_client.Histogram(
+            "embermesh_dense_barrier_seconds",
+            "Time a push waited for the other trainers, its application included.",
+            buckets=_BARRIER_BUCKETS,
+            registry=registry,
+        )
+        self.snapshot = prometheus_client.Histogram(
+            "embermesh_dense_snapshot_seconds",
+            "Time to collect and write a block file.",
+            buckets=_SNAPSHOT_BUCKETS,
+            registry=registry,
+        )

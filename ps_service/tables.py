@@ -1,0 +1,128 @@
+"""What a table of embedding rows is, and which optimizers and initializers there are.
+
+The native core declares the names, parameters, defaults and bounds; this module turns them into the
+one error family and into the wire's `Table`. It knows neither features nor servers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from ps_service import _native
+from services.api.optimizers import InitializerSpec, OptimizerSpec
+from services.kit.errors import InvalidInput
+from services.wire import ps_pb2
+
+DEFAULT_INITIALIZER = InitializerSpec(name="uniform", params={"low": -0.01, "high": 0.01})
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSpec:
+    """One table with every parameter filled in; a table's id is its position in the job's list of
+    tables.
+    """
+
+    name: str
+    dim: int  # floats per row
+    optimizer: str
+    optimizer_params: Mapping[str, float]
+    initializer: str
+    initializer_params: Mapping[str, float]
+
+    def to_proto(self) -> ps_pb2.Table:
+        """The wire form."""
+        return ps_pb2.Table(
+            name=self.name,
+            dim=self.dim,
+            optimizer=self.optimizer,
+            optimizer_params=dict(self.optimizer_params),
+            initializer=self.initializer,
+            initializer_params=dict(self.initializer_params),
+        )
+
+    @classmethod
+    def from_proto(cls, table: ps_pb2.Table) -> TableSpec:
+        """Inverse of to_proto; equal specs compare equal after the trip."""
+        return cls(
+            name=table.name,
+            dim=table.dim,
+            optimizer=table.optimizer,
+            optimizer_params=dict(table.optimizer_params),
+            initializer=table.initializer,
+            initializer_params=dict(table.initializer_params),
+        )
+
+    def native(self) -> _native.TableConfig:
+        """The native core's form. Raises InvalidInput that names the table, the value and its
+        bounds.
+        """
+        try:
+            return _native.TableConfig(
+                name=self.name,
+                dim=self.dim,
+                optimizer=self.optimizer,
+                optimizer_params=dict(self.optimizer_params),
+                initializer=self.initializer,
+                initializer_params=dict(self.initializer_params),
+            )
+        except ValueError as error:
+            raise InvalidInput(f"table {self.name!r}: {error}") from error
+
+
+def table_spec(
+    name: str, dim: int, optimizer: OptimizerSpec, initializer: InitializerSpec | None
+) -> TableSpec:
+    """A table with defaults filled in; without `initializer` its rows start uniform in ±0.01.
+
+    Raises InvalidInput that names the table and the unknown name or parameter together with the
+    known ones, or the value that is out of bounds.
+    """
+    wanted = initializer or DEFAULT_INITIALIZER
+    where = f"table {name!r}"
+    spec = TableSpec(
+        name=name,
+        dim=dim,
+        optimizer=optimizer.name,
+        optimizer_params=_filled(
+            where, "optimizer", optimizer.name, optimizer.params, _native.OPTIMIZERS
+        ),
+        initializer=wanted.name,
+        initializer_params=_filled(
+            where, "initializer", wanted.name, wanted.params, _native.INITIALIZERS
+        ),
+    )
+    spec.native()
+    return spec
+
+
+def dense_optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, float]]:
+    """Name and complete parameters of the dense parameters' optimizer. Raises InvalidInput like
+    `table_spec`.
+    """
+    params = _filled("dense", "optimizer", spec.name, spec.params, _native.OPTIMIZERS)
+    try:
+        _native.DenseBlock(np.zeros(1, np.float32), optimizer=spec.name, optimizer_params=params)
+    except ValueError as error:
+        raise InvalidInput(f"dense: {error}") from error
+    return spec.name, params
+
+
+def _filled(
+    where: str,
+    kind: str,
+    name: str,
+    given: Mapping[str, float],
+    known: Mapping[str, Mapping[str, float]],
+) -> dict[str, float]:
+    if name not in known:
+        raise InvalidInput(f"{where}: unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
+    unknown = sorted(given.keys() - known[name].keys())
+    if unknown:
+        names = ", ".join(sorted(known[name])) or "none"
+        raise InvalidInput(
+            f"{where}: {kind} {name!r} has no parameter {unknown[0]!r}; known: {names}"
+        )
+    return {**known[name], **{key: float(value) for key, value in given.items()}}

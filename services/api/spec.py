@@ -1,0 +1,251 @@
+"""JobSpec: the user's contract for one training job. Short, guessable, strict.
+
+`parse` reads YAML or JSON text and reports every problem by the path of its field.
+`docs/jobspec.md` is generated from these classes.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import pydantic
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from services.api.base import Duration, Strict
+from services.api.features import Features
+from services.api.optimizers import Optimizers
+from services.kit.errors import InvalidInput
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
+SCHEMES = ("file", "s3", "kafka", "synthetic")
+_MAX_DEPTH = 50
+# Looks at a few items only: the full repr of a few YAML aliases of aliases can fill the memory.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 80, 80
+
+
+class ModelSpec(Strict):
+    """Which network is trained."""
+
+    name: str = Field(description="lr, wide_deep, deepfm, or your own `module:function`.")
+    hidden: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = Field(
+        default=(256, 128, 64),
+        max_length=16,
+        description="Units of the hidden layers of the deep part.",
+    )
+
+
+class Holdout(Strict):
+    """Rows kept for the evaluation at the end; exactly one of the two."""
+
+    last: float | None = Field(
+        default=None, gt=0, lt=1, description="The last share of the rows, in file or offset order."
+    )
+    source: str | None = Field(
+        default=None, description="A source of its own, e.g. file://test.tsv.gz."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Holdout:
+        if (self.last is None) == (self.source is None):
+            raise ValueError("give exactly one of last and source")
+        return self
+
+
+class Data(Strict):
+    """Where the samples come from."""
+
+    source: str = Field(
+        description="file://PATH or GLOB, s3://…, kafka://HOST:PORT/TOPIC, "
+        "synthetic://criteo?rows=1000000."
+    )
+    format: Literal["auto", "criteo-tsv", "tsv", "csv", "parquet", "json", "arrow"] = Field(
+        default="auto",
+        description="Files: criteo-tsv (header optional), tsv and csv (with header), parquet; .gz "
+        "is unpacked. Kafka: json (one row per message) or arrow (an Arrow IPC stream with many "
+        "rows per message).",
+    )
+    holdout: Holdout | None = Field(
+        default=None, description="Rows kept for the evaluation at the end."
+    )
+    max_bad_rows: int = Field(
+        default=0, ge=0, description="Malformed rows to skip and count before the job fails."
+    )
+    endless: bool = Field(
+        default=False,
+        description="Kafka: go on for ever, instead of ending at the offsets found at the start.",
+    )
+
+    @field_validator("source")
+    @classmethod
+    def _scheme(cls, source: str) -> str:
+        parts = urlsplit(source)
+        if "://" not in source or parts.scheme not in SCHEMES:
+            known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+            raise ValueError(f"{source!r} must start with one of {known}")
+        if not source.partition("://")[2]:
+            raise ValueError(f"{source!r} names nothing after ://")
+        if parts.scheme == "kafka" and not (parts.netloc and parts.path.strip("/")):
+            raise ValueError(f"{source!r} must look like kafka://HOST:PORT/TOPIC")
+        return source
+
+    @model_validator(mode="after")
+    def _format_fits(self) -> Data:
+        kafka = self.source.startswith("kafka://")
+        if kafka and self.format not in ("json", "arrow"):
+            raise ValueError("a kafka:// source needs format: json or format: arrow")
+        if not kafka and self.format in ("json", "arrow"):
+            raise ValueError(f"format {self.format} is for kafka:// sources")
+        if self.endless and not kafka:
+            raise ValueError("endless is for kafka:// sources")
+        if self.endless and self.holdout is not None and self.holdout.last is not None:
+            raise ValueError("an endless job has no last rows; give holdout.source")
+        return self
+
+
+class Training(Strict):
+    """How it is trained."""
+
+    mode: Literal["hybrid", "sync"] = Field(
+        default="hybrid",
+        description="sync: rows and dense parameters change once a step, by all trainers together. "
+        "hybrid: rows change as gradients arrive, dense parameters as in sync.",
+    )
+    batch_size: int = Field(
+        default=256, ge=1, le=65_536, description="Rows per step of one trainer."
+    )
+    epochs: int = Field(
+        default=1, ge=1, le=1_000, description="Passes over the data; Kafka sources take one."
+    )
+    staleness: int = Field(
+        default=4,
+        ge=0,
+        le=64,
+        description="Steps a row may be read before its gradient is written.",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="Fixes initial rows, dense parameters and synthetic data.",
+    )
+
+
+class Resources(Strict):
+    """How many processes of each kind."""
+
+    sparse_ps: int = Field(default=1, ge=1, le=1024, description="Sparse parameter-server shards.")
+    dense_ps: int = Field(default=1, ge=1, le=64, description="Dense parameter-server blocks.")
+    trainers: int = Field(default=1, ge=1, le=1024, description="Trainers.")
+
+
+class CheckpointSpec(Strict):
+    """Where and how often the job's state is written."""
+
+    to: str = Field(
+        description="Folder URI: file://PATH or s3://BUCKET/PREFIX; each job gets its own below."
+    )
+    every: Duration | None = Field(
+        default=None,
+        gt=0,
+        description="Time between checkpoints, e.g. 60s; none = at the end only.",
+    )
+    keep: int = Field(
+        default=3, ge=1, le=1000, description="Newest checkpoints kept; older ones are removed."
+    )
+
+    @field_validator("to")
+    @classmethod
+    def _uri(cls, to: str) -> str:
+        scheme, _, rest = to.partition("://")
+        if scheme not in ("file", "s3") or not rest.strip("/"):
+            raise ValueError(f"{to!r} must be file://FOLDER or s3://BUCKET/PREFIX")
+        return to
+
+
+class JobSpec(Strict):
+    """One training job."""
+
+    name: Name = Field(description="Lower-case letters, digits and dashes; part of the job's id.")
+    model: ModelSpec
+    data: Data
+    features: Features
+    training: Training = Field(default_factory=Training)
+    optimizers: Optimizers = Field(default_factory=Optimizers)
+    resources: Resources = Field(default_factory=Resources)
+    checkpoint: CheckpointSpec | None = Field(
+        default=None, description="Without it nothing is kept after the job."
+    )
+    max_restarts: int = Field(
+        default=3, ge=0, le=1000, description="Attempts after a process of the job died."
+    )
+
+    @model_validator(mode="after")
+    def _together(self) -> JobSpec:
+        if self.training.epochs > 1 and self.data.source.startswith("kafka://"):
+            raise ValueError("training.epochs: a kafka:// source is read once")
+        return self
+
+
+def parse(text: str | bytes) -> JobSpec:
+    """JobSpec from YAML or JSON text.
+
+    Raises InvalidInput with one line per problem, each naming its field.
+    """
+    try:
+        document: Any = yaml.load(text, Loader=_StrictLoader)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that isn't one
+        raise InvalidInput(f"not YAML or JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidInput(f"a JobSpec is a mapping, got {type(document).__name__}")
+    return validate(document)
+
+
+def validate(document: dict[str, Any]) -> JobSpec:
+    """JobSpec from a parsed document. Raises InvalidInput like `parse`."""
+    try:
+        return JobSpec.model_validate(document)
+    except pydantic.ValidationError as error:
+        raise InvalidInput("\n".join(problems(error))) from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML where a key given twice is an error (else the last one wins), and of bounded depth."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self._depth == _MAX_DEPTH:
+            problem = f"nested deeper than {_MAX_DEPTH} levels"
+            mark = parent.start_mark if parent else None
+            raise yaml.composer.ComposerError(None, None, problem, mark)
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    problem = f"key {key.value!r} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def problems(error: pydantic.ValidationError) -> list[str]:
+    """`field.path: what is wrong (got value)` for every problem."""
+    lines = []
+    for item in error.errors(include_url=False):
+        path = ".".join(str(p) for p in item["loc"]) or "jobspec"
+        message = item["msg"].removeprefix("Value error, ")
+        shown = _SHORT.repr(item["input"])
+        got = f" (got {shown})" if item["type"] not in ("missing", "value_error") else ""
+        lines.append(f"{path}: {message}{got}")
+    return lines

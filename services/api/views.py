@@ -1,0 +1,143 @@
+"""What the gateway answers: jobs, events, checkpoints. `embermesh.Client` reads the same."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+
+class JobState(str, Enum):
+    """States of a job; the allowed moves are a table in `gateway.states`."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class View(BaseModel):
+    """Base of answers: clients ignore fields they don't know, so that the API may grow."""
+
+
+class Progress(View):
+    """Where the job stands, summed or averaged over its trainers."""
+
+    samples: int = 0  # rows trained, over all generations
+    total_samples: int | None = None  # rows the job will train, where the source knows it
+    samples_per_second: float = 0.0
+    step: int = 0
+    loss: float | None = None  # progressive log loss of the recent window
+    auc: float | None = None  # progressive AUC of the recent window
+    rows: int = 0  # embedding rows held
+    bad_rows: int = 0
+    lag: int | None = None  # Kafka: messages behind
+
+
+class Result(View):
+    """The evaluation on the held-out rows."""
+
+    auc: float | None = None
+    logloss: float | None = None
+    bayes_auc: float | None = None  # synthetic sources: what a perfect model would reach
+    samples: int = 0  # held-out rows
+
+
+class MemberView(View):
+    """One process of the job."""
+
+    role: str
+    rank: int
+    phase: str
+    address: str = ""
+    metrics_address: str = ""
+    error: str = ""
+    status: dict[str, Any] = Field(default_factory=dict)
+
+
+class CheckpointView(View):
+    """A complete checkpoint."""
+
+    id: str
+    uri: str
+    created: float
+    samples: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+class JobView(View):
+    """A job as the API shows it."""
+
+    id: str
+    name: str
+    state: JobState
+    generation: int = 0
+    restarts: int = 0
+    created: float
+    updated: float
+    error: str = ""
+    spec: dict[str, Any]
+    progress: Progress = Field(default_factory=Progress)
+    result: Result | None = None
+    checkpoint: CheckpointView | None = None  # the newest complete one
+    members: list[MemberView] = Field(default_factory=list)
+    version: int = 0  # grows with every change of the record
+
+
+class JobList(View):
+    """Jobs, newest first."""
+
+    jobs: list[JobView]
+
+
+class EventView(View):
+    """Something that happened to a job."""
+
+    id: str
+    time: float
+    kind: str
+    message: str
+
+
+class EventList(View):
+    """Events, oldest first."""
+
+    events: list[EventView]
+
+
+class Problem(View):
+    """problem+json (RFC 9457); `errors` has one line per wrong field."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[str] = Field(default_factory=list)
+
+
+class RestoreRequest(View):
+    """Body of `:restore`: start the job again from a checkpoint."""
+
+    checkpoint: str | None = None  # id or manifest URI; default: the newest
+    sparse_ps: int | None = Field(default=None, ge=1, le=1024)
+    dense_ps: int | None = Field(default=None, ge=1, le=64)
+    trainers: int | None = Field(default=None, ge=1, le=1024)
+
+
+class ScaleRequest(View):
+    """Body of `:scale`."""
+
+    trainers: int = Field(ge=1, le=1024)

@@ -1,0 +1,75 @@
+"""Metrics of the checkpoint service: how long, how big, how old, how often not."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Collection
+
+import prometheus_client
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class CheckpointMetrics:
+    """Declared against `registry`. Series with a job label live as long as the job is active."""
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self.seconds = prometheus_client.Histogram(
+            "embermesh_checkpoint_seconds",
+            "Time from the first Pause to the written manifest, of complete checkpoints.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.pause_seconds = prometheus_client.Histogram(
+            "embermesh_checkpoint_pause_seconds",
+            "Time the trainers of a job stood still for a checkpoint, complete or not.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._bytes = prometheus_client.Gauge(
+            "embermesh_checkpoint_bytes",
+            "Size of all data files of the job's newest checkpoint.",
+            ["job"],
+            registry=registry,
+        )
+        self._failures = prometheus_client.Counter(
+            "embermesh_checkpoint_failures_total",
+            "Checkpoints of the job that were begun and given up.",
+            ["job"],
+            registry=registry,
+        )
+        self._last_success = prometheus_client.Gauge(
+            "embermesh_checkpoint_last_success_timestamp_seconds",
+            "Unix time of the job's newest complete checkpoint.",
+            ["job"],
+            registry=registry,
+        )
+        self._lock = threading.Lock()
+        self._jobs: set[str] = set()
+
+    def succeeded(self, job: str, seconds: float, size: int, created: float) -> None:
+        """A checkpoint of `size` bytes is complete; `created` in Unix seconds."""
+        self._remember(job)
+        self.seconds.observe(seconds)
+        self._bytes.labels(job).set(size)
+        self._last_success.labels(job).set(created)
+
+    def failed(self, job: str) -> None:
+        """A checkpoint was given up."""
+        self._remember(job)
+        self._failures.labels(job).inc()
+
+    def keep_only(self, jobs: Collection[str]) -> None:
+        """Drops the series of all other jobs."""
+        with self._lock:
+            gone = self._jobs.difference(jobs)
+            self._jobs -= gone
+        for job in gone:
+            for metric in (self._bytes, self._failures, self._last_success):
+                with contextlib.suppress(KeyError):  # this one was never set for the job
+                    metric.remove(job)
+
+    def _remember(self, job: str) -> None:
+        with self._lock:
+            self._jobs.add(job)

@@ -1,0 +1,123 @@
+"""The chassis of a job's process: settings, lease, telemetry, exit. Only `body` differs by role.
+
+A member reads its run from Redis, announces itself, serves, and leaves its last word (done, or why
+it failed) in its lease for the gateway to read. It goes on when the gateway or Redis is away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import prometheus_client
+
+from services.kit import config, errors, lifecycle, telemetry
+from services.kit.discovery import Heartbeat, Member, Phase, Registry, Role, Run, connect
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class MemberConfig:
+    """Settings of one process of a job."""
+
+    PREFIX: ClassVar[str] = "EMBERMESH_MEMBER_"
+    job: str
+    generation: int
+    rank: int
+    redis_url: str
+    host: str = "127.0.0.1"  # interface of the gRPC and metrics ports
+    port: int = 0  # gRPC; 0 = a free one, announced in the lease
+    metrics_port: int = 0  # HTTP /metrics, /healthz, /readyz
+    log_level: str = "info"
+
+
+class MemberProcess:
+    """One running member: its run, its metrics registry, and what it says about itself."""
+
+    def __init__(self, role: Role, settings: MemberConfig, registry: Registry, run: Run) -> None:
+        self.settings, self.registry, self.run = settings, registry, run
+        self.metrics = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self.metrics)
+        self._lock = threading.Lock()
+        self._member = Member(settings.job, settings.generation, role, settings.rank)
+        self._status: Callable[[], dict[str, Any]] = dict
+        self._telemetry = telemetry.TelemetryServer(
+            self.metrics, self._ready, settings.host, settings.metrics_port
+        )
+        self.update(metrics_address=self._telemetry.address)
+        self._heartbeat = Heartbeat(registry, self.describe)
+
+    def describe(self) -> Member:
+        """The present lease content."""
+        with self._lock:
+            member, status = self._member, self._status
+        return dataclasses.replace(member, status=status())  # outside the lock: it may call update
+
+    def update(self, **changes: Any) -> None:
+        """Changes address, phase, error, … of the member; seen at the next beat."""
+        with self._lock:
+            self._member = dataclasses.replace(self._member, **changes)
+
+    def announce(self, phase: Phase, status: Callable[[], dict[str, Any]] | None = None) -> None:
+        """Sets the phase and says so at once.
+
+        `status()` is asked at every later beat, on another thread; it must be quick.
+        """
+        with self._lock:
+            self._status = status or self._status
+        self.update(phase=phase)
+        self._heartbeat.beat()
+
+    def start(self) -> None:
+        """Begins the lease."""
+        self._heartbeat.start()
+
+    def close(self, error: BaseException | None) -> None:
+        """Ends the lease; after a failure its last word says what happened."""
+        if error is not None:
+            expected = isinstance(error, errors.EmbermeshError)
+            text = str(error) if expected else f"{type(error).__name__}: {error}"
+            permanent = isinstance(error, errors.EmbermeshError) and error.permanent
+            self.update(phase=Phase.FAILED, error=text, permanent=permanent)
+        self._heartbeat.close(withdraw=error is None)
+        self._telemetry.close()
+
+    def _ready(self) -> bool:
+        with self._lock:
+            return self._member.phase in (Phase.READY, Phase.DONE)
+
+
+def main(role: Role, body: Callable[[MemberProcess, threading.Event], None]) -> None:
+    """Runs `body(process, stop)` as the process's `__main__` and exits."""
+
+    def supervised(stop: threading.Event) -> None:
+        settings = config.load(MemberConfig)
+        telemetry.setup_logging(
+            settings.log_level,
+            service=str(role),
+            job=settings.job,
+            generation=settings.generation,
+            rank=settings.rank,
+        )
+        registry = Registry(connect(settings.redis_url))
+        run = registry.run(settings.job)
+        if run.generation != settings.generation:
+            raise errors.Conflict(
+                f"job {run.job} is at generation {run.generation}, not {settings.generation}"
+            )
+        process = MemberProcess(role, settings, registry, run)
+        failure: BaseException | None = None
+        try:
+            process.start()
+            body(process, stop)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            process.close(failure)
+
+    lifecycle.main(supervised)

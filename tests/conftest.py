@@ -1,0 +1,19 @@
+"""Loads the fixtures of tests/fixtures and marks tests by what they need."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = (
+    "tests.fixtures.ports",
+    "tests.fixtures.redis_server",
+    "tests.fixtures.kafka_broker",
+    "tests.fixtures.s3",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`-m kafka` and `-m "not kafka"` work without anyone having to remember the marker."""
+    for item in items:
+        if "kafka_broker" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.kafka)

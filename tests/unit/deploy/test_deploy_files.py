@@ -1,0 +1,229 @@
+"""Containers and chart against the code: settings, ports, modules, paths named in both."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import re
+import sys
+from typing import Any, cast
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from gateway.config import GatewayConfig
+from gateway.routes import operations
+from gateway.targets import local
+from services.checkpoint.config import CheckpointServiceConfig
+from services.kit import config
+from tests.data import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
+
+CONFIGS = (GatewayConfig, CheckpointServiceConfig)
+CHART = ROOT / "helm" / "embermesh"
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def load(*parts: str) -> dict[str, Any]:
+    return cast(dict[str, Any], yaml.safe_load(ROOT.joinpath(*parts).read_text()))
+
+
+COMPOSE = load("docker-compose.yml")["services"]
+VALUES = load("helm", "embermesh", "values.yaml")
+
+
+def settings_of(service: str, kind: type[Any]) -> Any:
+    """The service's settings as its process would read them from docker-compose.yml."""
+    return config.load(kind, {k: str(v) for k, v in COMPOSE[service]["environment"].items()})
+
+
+def default(kind: type[Any], field: str) -> Any:
+    return next(f.default for f in dataclasses.fields(kind) if f.name == field)
+
+
+def container_port(published: str) -> int:
+    return int(published.rsplit(":", 1)[1])
+
+
+def test_compose_services_read_their_settings() -> None:
+    gateway = settings_of("gateway", GatewayConfig)
+    checkpoint = settings_of("checkpoint", CheckpointServiceConfig)
+    assert gateway.checkpoint_address == f"checkpoint:{checkpoint.port}"
+    assert gateway.redis_url == checkpoint.redis_url == "redis://redis:6379/0"
+    assert [container_port(p) for p in COMPOSE["gateway"]["ports"]] == [gateway.port]
+    assert gateway.target == local.__name__.rsplit(".", 1)[1]
+    # Others reach the jobs' processes by the name they listen on.
+    assert gateway.member_host == COMPOSE["gateway"]["hostname"] == "gateway"
+
+
+def test_compose_services_share_the_checkpoints() -> None:
+    mounts = [set(COMPOSE[s]["volumes"]) for s in ("gateway", "checkpoint")]
+    assert "checkpoints:/checkpoints" in mounts[0] & mounts[1]
+    named = {v.split(":")[0] for s in COMPOSE.values() for v in s.get("volumes", [])}
+    declared = set(load("docker-compose.yml")["volumes"])
+    assert {v for v in named if not v.startswith((".", "$"))} == declared
+
+
+def test_compose_publishes_on_the_loopback_interface_only() -> None:
+    ports = [p for s in COMPOSE.values() for p in s.get("ports", [])]
+    assert ports
+    assert all(p.startswith("127.0.0.1:") for p in ports)
+
+
+def test_compose_builds_targets_of_the_dockerfile() -> None:
+    targets = set(re.findall(r"^FROM \S+ AS (\w+)$", DOCKERFILE, re.MULTILINE))
+    assert {"gateway", "ps", "trainer", "checkpoint"} <= targets
+    for service in COMPOSE.values():
+        if "build" in service:
+            assert service["build"]["target"] in targets
+            assert (ROOT / service["build"]["dockerfile"]).exists()
+
+
+def test_mounted_files_exist() -> None:
+    for service in COMPOSE.values():
+        for volume in service.get("volumes", []):
+            if volume.startswith("./"):
+                assert (ROOT / volume.split(":")[0]).exists(), volume
+
+
+def test_the_broker_is_the_one_that_is_tested() -> None:
+    tested = re.search(
+        r"kafka_2\.13</artifactId>\s*<version>([\d.]+)<", read("deploy/kafka/pom.xml")
+    )
+    assert tested is not None
+    assert COMPOSE["kafka"]["image"] == f"apache/kafka:{tested[1]}"
+
+
+def test_entry_points_are_modules_of_ours() -> None:
+    modules = re.findall(r'^ENTRYPOINT \["python", "-m", "([\w.]+)"\]$', DOCKERFILE, re.MULTILINE)
+    assert sorted(modules) == ["gateway", "ps_service", "services.checkpoint", "trainer_service"]
+    for module in modules:
+        assert importlib.util.find_spec(f"{module}.__main__") is not None, module
+
+
+def test_images_install_extras_that_exist() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    extras = {e for group in re.findall(r"whl\)\[([\w,]+)\]", DOCKERFILE) for e in group.split(",")}
+    assert extras <= project["optional-dependencies"].keys()
+    assert {"gateway", "ps", "trainer"} <= extras
+
+
+def test_images_expose_the_default_ports_and_run_as_nobody() -> None:
+    exposed = {
+        int(p) for line in re.findall(r"^EXPOSE (.+)$", DOCKERFILE, re.M) for p in line.split()
+    }
+    assert exposed == {
+        default(GatewayConfig, "port"),
+        default(CheckpointServiceConfig, "port"),
+        default(CheckpointServiceConfig, "metrics_port"),
+    }
+    assert DOCKERFILE.count("ENTRYPOINT") == DOCKERFILE.count("USER 10001:10001") == 4
+    assert "PYTHONSAFEPATH=1" in DOCKERFILE
+
+
+def test_the_build_context_holds_what_the_build_reads() -> None:
+    allowed = {line[1:] for line in read(".dockerignore").splitlines() if line.startswith("!")}
+    project = tomllib.loads(read("pyproject.toml"))
+    needed = {project["project"]["readme"], "pyproject.toml", "constraints.txt", "CMakeLists.txt"}
+    needed |= set(project["tool"]["scikit-build"]["wheel"]["packages"])
+    assert needed <= allowed
+
+
+def test_prometheus_scrapes_where_the_services_listen() -> None:
+    jobs = {
+        j["job_name"]: j for j in load("deploy", "prometheus", "prometheus.yml")["scrape_configs"]
+    }
+    targets = {t for s in jobs["embermesh-services"]["static_configs"] for t in s["targets"]}
+    gateway = settings_of("gateway", GatewayConfig)
+    checkpoint = settings_of("checkpoint", CheckpointServiceConfig)
+    assert targets == {f"gateway:{gateway.port}", f"checkpoint:{checkpoint.metrics_port}"}
+    (discovery,) = jobs["embermesh-members"]["http_sd_configs"]
+    assert discovery["url"] == f"http://gateway:{gateway.port}/v1/services/prometheus"
+    assert "/v1/services/prometheus" in gateway_paths()
+
+
+def test_chart_and_package_have_one_version() -> None:
+    chart, project = load("helm", "embermesh", "Chart.yaml"), tomllib.loads(read("pyproject.toml"))
+    assert chart["appVersion"] == project["project"]["version"]
+
+
+def test_values_satisfy_their_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    validator = jsonschema.Draft7Validator(schema)
+    assert list(validator.iter_errors(VALUES)) == []
+    for path, wrong in (
+        (("gateway", "port"), 0),
+        (("gateway", "prot"), 8080),
+        (("gateway", "target"), "kubernetes"),
+        (("redis", "enabled"), False),  # without a url
+    ):
+        changed = json.loads(json.dumps(VALUES))
+        changed[path[0]][path[1]] = wrong
+        assert not validator.is_valid(changed), path
+
+
+def test_chart_ports_are_the_defaults() -> None:
+    assert VALUES["gateway"]["port"] == default(GatewayConfig, "port")
+    assert VALUES["checkpoint"]["port"] == default(CheckpointServiceConfig, "port")
+    assert VALUES["checkpoint"]["metricsPort"] == default(CheckpointServiceConfig, "metrics_port")
+
+
+def test_templates_read_values_that_exist() -> None:
+    for file, text in templates().items():
+        for reference in re.findall(r"\.Values((?:\.\w+)+)", text):
+            value: Any = VALUES
+            for name in reference.strip(".").split("."):
+                assert name in value, f"{file}: .Values{reference}"
+                value = value[name]
+
+
+def test_templates_set_settings_that_exist() -> None:
+    known = {k.PREFIX + f.name.upper() for k in CONFIGS for f in dataclasses.fields(k)}
+    used = {n for text in templates().values() for n in re.findall(r"EMBERMESH_[A-Z_]+", text)}
+    used -= {"EMBERMESH_URL"}  # in the notes, for the user's shell
+    assert used
+    assert used <= known
+
+
+def test_templates_include_helpers_that_exist() -> None:
+    text = "\n".join(templates().values())
+    defined = set(re.findall(r'define "([\w.]+)"', text))
+    assert set(re.findall(r'include "([\w.]+)"', text)) == defined
+
+
+def test_probes_ask_paths_that_are_answered() -> None:
+    asked = set(re.findall(r"httpGet: \{path: (\S+),", "\n".join(templates().values())))
+    assert asked == {"/healthz", "/readyz"}
+    assert asked <= gateway_paths()
+
+
+@pytest.mark.parametrize(
+    "file", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "deploy" / "grafana").rglob("*.yml"))
+)
+def test_grafana_finds_its_data_source_and_dashboards(file: str) -> None:
+    document = load(file)
+    assert document["apiVersion"] == 1
+    mounted = {v.split(":")[1] for v in COMPOSE["grafana"]["volumes"]}
+    if "providers" in document:
+        assert document["providers"][0]["options"]["path"] in mounted
+    else:
+        assert document["datasources"][0]["url"] == "http://prometheus:9090"
+
+
+def read(file: str) -> str:
+    return (ROOT / file).read_text()
+
+
+def templates() -> dict[str, str]:
+    return {p.name: p.read_text() for p in sorted((CHART / "templates").iterdir())}
+
+
+def gateway_paths() -> set[str]:
+    return {str(getattr(route, "path", "")) for route in operations.router.routes}

@@ -1,0 +1,66 @@
+"""Record -> run and processes."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from gateway.compile import PARTITIONS, Surroundings, expected, make_run, processes
+from gateway.config import GatewayConfig
+from gateway.record import new_record
+from services.api import spec as jobspec
+from services.kit import config
+from services.kit.discovery import Role
+from services.kit.member import MemberConfig
+
+
+def make_spec(sparse: int, dense: int, trainers: int) -> jobspec.JobSpec:
+    return jobspec.validate(
+        {
+            "name": "a",
+            "model": {"name": "lr"},
+            "data": {"source": "synthetic://criteo"},
+            "features": {"sparse": {"C1": {}}},
+            "resources": {"sparse_ps": sparse, "dense_ps": dense, "trainers": trainers},
+        }
+    )
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 5, 1000, 1024])
+def test_every_partition_has_an_owner_and_shards_differ_by_at_most_one(shards: int) -> None:
+    spec = make_spec(shards, 1, 1)
+    run = make_run(new_record(spec, 1.0), spec)
+    assert len(run.owners) == PARTITIONS
+    counts = collections.Counter(run.owners)
+    assert set(counts) == set(range(shards))
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_a_run_carries_the_spec_so_that_it_parses_to_the_same() -> None:
+    spec = make_spec(2, 1, 2)
+    record = new_record(spec, 1.0)
+    assert jobspec.validate(make_run(record, spec).spec) == spec
+    assert record.job_spec == spec
+
+
+def test_every_process_can_read_its_settings() -> None:
+    spec = make_spec(2, 3, 4)
+    run = make_run(new_record(spec, 1.0), spec)
+    made = processes(run, spec, Surroundings("redis://r:1/0", "10.0.0.1", "debug"))
+    assert [(p.role, p.rank) for p in made] == expected(spec)
+    assert collections.Counter(p.role for p in made) == {
+        Role.SPARSE_PS: 2,
+        Role.DENSE_PS: 3,
+        Role.TRAINER: 4,
+    }
+    for process in made:
+        settings = config.load(MemberConfig, process.env)
+        assert (settings.job, settings.rank) == (run.job, process.rank)
+        assert (settings.redis_url, settings.host) == ("redis://r:1/0", "10.0.0.1")
+        assert settings.log_level == "debug"
+
+
+def test_the_settings_of_a_process_round_trip() -> None:
+    settings = GatewayConfig(port=1, tick_seconds=0.5)
+    assert config.load(GatewayConfig, config.environment(settings)) == settings

@@ -1,0 +1,192 @@
+"""The compiled step: gradients against finite differences and a tape, padding, one compilation."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from services.kit.errors import InvalidInput
+from trainer_service.models import ModelContext, SparseInput, deepfm
+from trainer_service.step import Diverged, TrainStep, build_network
+
+DENSE, FEATURES, DIM, BATCH = 3, 4, 5, 16
+WIDTH = FEATURES * (DIM + 1)
+
+
+def make(batch_size: int = BATCH) -> TrainStep:
+    sparse = tuple(SparseInput(f"C{i}", DIM) for i in range(FEATURES))
+    model = deepfm.create(ModelContext(DENSE, sparse, (8, 4), seed=11))
+    network = build_network(model.build, 11)
+    return TrainStep(network, batch_size=batch_size, dense=DENSE, width=WIDTH)
+
+
+def samples(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    dense = rng.normal(size=(n, DENSE)).astype(np.float32)
+    rows = rng.normal(size=(n, WIDTH)).astype(np.float32)
+    return dense, rows, (rng.random(n) < 0.4).astype(np.float32)
+
+
+def run(step: TrainStep, data: tuple[np.ndarray, ...], parameters: np.ndarray):
+    dense, rows, labels = data
+    step.rows(len(labels))[:] = rows
+    return step.run(dense, labels, parameters, step=1)
+
+
+@pytest.fixture(scope="module")
+def step() -> TrainStep:
+    return make()
+
+
+def test_gradients_equal_a_plain_tape(step: TrainStep) -> None:
+    dense, rows, labels = data = samples(BATCH)
+    parameters = step.initial()
+    result = run(step, data, parameters)
+    network = build_network(
+        deepfm.create(
+            ModelContext(
+                DENSE, tuple(SparseInput(f"C{i}", DIM) for i in range(FEATURES)), (8, 4), 11
+            )
+        ).build,
+        11,
+    )
+    watched = tf.constant(rows)
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        logits = network([tf.constant(dense), watched], training=True)
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+    row_grads, grads = tape.gradient(
+        loss, (watched, [v.value for v in network.trainable_variables])
+    )
+    assert result.loss == pytest.approx(float(loss), rel=1e-6)
+    np.testing.assert_allclose(result.row_grads, row_grads, rtol=1e-5, atol=1e-7)
+    flat = np.concatenate([np.ravel(g) for g in grads])
+    np.testing.assert_allclose(result.dense_grads, flat, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(result.probabilities, tf.sigmoid(logits), rtol=1e-6)
+
+
+def test_gradients_equal_finite_differences(step: TrainStep) -> None:
+    dense, rows, labels = data = samples(BATCH)
+    parameters = step.initial()
+    result = run(step, data, parameters)
+    rng, h = np.random.default_rng(5), 1e-2
+    for index in rng.choice(len(parameters), 12, replace=False):
+        loss = []
+        for sign in (1, -1):
+            moved = parameters.copy()
+            moved[index] += sign * h
+            loss.append(run(step, data, moved).loss)
+        assert (loss[0] - loss[1]) / (2 * h) == pytest.approx(result.dense_grads[index], abs=2e-3)
+    for i, j in zip(rng.integers(0, BATCH, 12), rng.integers(0, WIDTH, 12), strict=True):
+        loss = []
+        for sign in (1, -1):
+            moved = rows.copy()
+            moved[i, j] += sign * h
+            loss.append(run(step, (dense, moved, labels), parameters).loss)
+        assert (loss[0] - loss[1]) / (2 * h) == pytest.approx(result.row_grads[i, j], abs=2e-3)
+
+
+@pytest.mark.parametrize("n", [1, 7, BATCH])
+def test_padding_changes_nothing(n: int) -> None:
+    padded, exact = make(BATCH), make(n)
+    run(padded, samples(BATCH, seed=9), padded.initial())  # leaves stale rows in the buffers
+    data, parameters = samples(n, seed=1), exact.initial()
+    got, want = run(padded, data, parameters), run(exact, data, parameters)
+    assert got.loss == pytest.approx(want.loss, rel=1e-6)
+    assert got.row_grads.shape == (n, WIDTH)
+    assert got.probabilities.shape == (n,)
+    np.testing.assert_allclose(got.row_grads, want.row_grads, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(got.dense_grads, want.dense_grads, rtol=1e-5, atol=1e-8)
+
+
+def test_stale_infinity_in_the_padding_is_harmless() -> None:
+    step = make()
+    step.rows(BATCH)[:] = np.inf
+    data = samples(3)
+    assert np.isfinite(run(step, data, step.initial()).dense_grads).all()
+
+
+def test_compiled_once_for_all_batch_lengths() -> None:
+    step = make()
+    parameters = step.initial()
+    for n in (BATCH, 1, 5, BATCH):
+        data = samples(n, seed=n)
+        run(step, data, parameters)
+        step.rows(n)[:] = data[1]
+        step.predict(data[0], parameters)
+    assert step.traces == 2  # run and predict
+
+
+def test_parameters_come_from_the_argument_only() -> None:
+    step = make()
+    data, first = samples(BATCH), step.initial()
+    before = run(step, data, first)
+    run(step, data, first * 3)
+    after = run(step, data, first)
+    assert after.loss == before.loss
+    np.testing.assert_array_equal(step.initial(), first)
+    np.testing.assert_array_equal(after.dense_grads, before.dense_grads)
+
+
+def test_predict_gives_the_probabilities_of_run(step: TrainStep) -> None:
+    dense, rows, _ = data = samples(5)
+    result = run(step, data, step.initial())
+    step.rows(5)[:] = rows
+    np.testing.assert_allclose(step.predict(dense, step.initial()), result.probabilities, rtol=1e-6)
+
+
+def test_results_survive_the_next_step(step: TrainStep) -> None:
+    result = run(step, samples(BATCH, seed=2), step.initial())
+    kept = result.row_grads.copy(), result.dense_grads.copy(), result.probabilities.copy()
+    run(step, samples(BATCH, seed=3), step.initial())
+    np.testing.assert_array_equal(result.row_grads, kept[0])
+    np.testing.assert_array_equal(result.dense_grads, kept[1])
+    np.testing.assert_array_equal(result.probabilities, kept[2])
+
+
+def test_diverged_loss_names_the_step(step: TrainStep) -> None:
+    dense, rows, labels = samples(4)
+    rows[0, 0] = np.nan
+    step.rows(4)[:] = rows
+    with pytest.raises(Diverged, match="step 41: loss is nan") as caught:
+        step.run(dense, labels, step.initial(), step=41)
+    assert not caught.value.permanent
+
+
+def test_infinite_gradient_is_no_silent_success() -> None:
+    def build() -> keras.Model:
+        dense, rows = keras.Input((1,)), keras.Input((1,))
+        # sqrt at 0: a finite loss whose gradient is infinite
+        return keras.Model([dense, rows], keras.ops.reshape(keras.ops.sqrt(rows), (-1,)))
+
+    step = TrainStep(build_network(build, 0), batch_size=2, dense=1, width=1)
+    assert step.parameters == 0
+    step.rows(2)[:] = 0
+    with pytest.raises(Diverged, match="step 3: a gradient is not finite"):
+        zeros = np.zeros((2, 1), np.float32)
+        step.run(zeros, zeros[:, 0], step.initial(), step=3)
+
+
+def test_untrained_weights_are_refused() -> None:
+    def build() -> keras.Model:
+        dense, rows = keras.Input((1,)), keras.Input((2,))
+        out = keras.layers.Dense(1)(keras.layers.BatchNormalization(name="norm")(rows))
+        return keras.Model([dense, rows], keras.ops.reshape(out, (-1,)))
+
+    with pytest.raises(InvalidInput, match="norm/moving_mean, norm/moving_variance"):
+        build_network(build, 0)
+
+
+def test_unseeded_initialisers_are_equal_in_all_processes() -> None:
+    def build() -> keras.Model:
+        dense, rows = keras.Input((2,)), keras.Input((2,))
+        out = keras.layers.Dense(1)(keras.layers.Concatenate()([dense, rows]))
+        return keras.Model([dense, rows], keras.ops.reshape(out, (-1,)))
+
+    first, second = (
+        TrainStep(build_network(build, 2**62), batch_size=1, dense=2, width=2).initial()
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, second)

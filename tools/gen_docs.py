@@ -1,0 +1,45 @@
+"""Writes the documents that come from the code: docs/jobspec.md and docs/metrics.md.
+
+`python -m tools.gen_docs` writes them; with `--check` it only says which are not current (exit 1).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tools import doc_jobspec, doc_metrics
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def documents(root: Path) -> dict[Path, str]:
+    """Path -> text as it must be."""
+    return {
+        root / "docs" / "jobspec.md": doc_jobspec.render(),
+        root / "docs" / "metrics.md": doc_metrics.render(root),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """0: done or current, 1: something is not current, 2: unknown argument."""
+    if arguments not in ([], ["--check"]):
+        sys.stderr.write("usage: python -m tools.gen_docs [--check]\n")
+        return 2
+    stale = [
+        (path, text)
+        for path, text in documents(ROOT).items()
+        if not path.exists() or path.read_text() != text
+    ]
+    for path, text in stale:
+        if arguments:
+            relative = path.relative_to(ROOT)
+            sys.stderr.write(f"{relative} is not current: run `python -m tools.gen_docs`\n")
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+    return 1 if stale and arguments else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

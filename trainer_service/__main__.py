@@ -1,0 +1,227 @@
+"""`python -m trainer_service`: one trainer of a job. Wiring only: everything a part needs is handed
+to it here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+
+from ps_service.client.dense import DenseClient
+from ps_service.client.plan import KeyPlanner
+from ps_service.client.sparse import SparseClient
+from ps_service.sharding import ShardMap
+from ps_service.tables import dense_optimizer
+from services.api import manifest as manifests
+from services.api.manifest import Manifest
+from services.api.spec import JobSpec, validate
+from services.kit import member, rpc
+from services.kit.discovery import Phase, Role, Run
+from services.kit.errors import EmbermeshError
+from services.kit.member import MemberProcess
+from services.kit.storage import Storage
+from services.wire import trainer_pb2_grpc
+from trainer_service import holdout
+from trainer_service.control import PauseGate, TrainerServicer
+from trainer_service.layout import Layout, build_layout, load_model
+from trainer_service.loop import Loop
+from trainer_service.metrics import TrainerMetrics
+from trainer_service.pipeline import Floats, ReadAhead, Servers, Stopped
+from trainer_service.positions import Positions, from_manifest
+from trainer_service.progress import Progress
+from trainer_service.sources import open_holdout, open_training
+from trainer_service.step import TrainStep, build_network, configure_threads
+
+log = logging.getLogger(__name__)
+
+MEMBERS_SECONDS = 120.0  # parameter servers must be up within this time
+STEP_SECONDS = 5.0  # after SIGTERM, a step under way may end within this time
+DRAIN_SECONDS = 2.0
+LEAVING_SECONDS = 0.2  # between looks at whether all trainers have taken their last step
+IDLE_SECONDS = 0.05  # a live stream silent for this long lets the other trainers' barriers pass
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the run's documents say, made ready to train."""
+
+    run: Run
+    spec: JobSpec
+    restored: Manifest | None
+    layout: Layout
+    planner: KeyPlanner
+    step: TrainStep
+
+
+def train(process: MemberProcess, stop: threading.Event) -> None:
+    """The life of a trainer: configure, take steps, evaluate (rank 0), then answer Pause until
+    `stop`.
+    """
+    gate, cut = PauseGate(), threading.Event()
+    try:
+        with _winding_down(stop, gate, cut), ExitStack() as stack:
+            job = _prepare(process.run)
+            stack.callback(_serve_control(process, gate).drain, DRAIN_SECONDS)
+            sparse, dense = _connect(process, job, stop, cut)
+            servers = stack.enter_context(closing(Servers(sparse, dense)))
+            metrics = TrainerMetrics(process.metrics)
+            progress = _take_steps(
+                process, job, servers, _configure(job, sparse, dense), gate, metrics, stop
+            )
+            if process.settings.rank == 0:
+                _evaluate(job, servers, dense, progress, metrics, stop)
+            process.announce(Phase.DONE)
+            stop.wait()
+    except Stopped:
+        log.info("stopped")
+    except EmbermeshError as error:
+        if not stop.is_set():
+            raise
+        log.info("stopped while: %s", error)
+
+
+def _prepare(run: Run) -> _Job:
+    """Everything that needs no other process; the network is built while the servers come up."""
+    spec = validate(run.spec)
+    log.info("%d threads for TensorFlow", configure_threads(spec.resources.trainers))
+    model = load_model(spec)
+    layout = build_layout(spec, model)
+    step = TrainStep(
+        build_network(model.build, spec.training.seed),
+        batch_size=spec.training.batch_size,
+        dense=layout.dense,
+        width=layout.width,
+    )
+    restored = manifests.read(Storage(), run.restore) if run.restore else None
+    return _Job(run, spec, restored, layout, layout.planner(ShardMap.from_run(run)), step)
+
+
+def _serve_control(process: MemberProcess, gate: PauseGate) -> rpc.Server:
+    servicer = TrainerServicer(gate, process.settings.generation)
+    server = rpc.serve(
+        lambda s: trainer_pb2_grpc.add_TrainerServicer_to_server(servicer, s),
+        host=process.settings.host,
+        port=process.settings.port,
+        registry=process.metrics,
+        threads=4,
+    )
+    process.update(address=server.address)
+    return server
+
+
+def _connect(
+    process: MemberProcess, job: _Job, stop: threading.Event, cut: threading.Event
+) -> tuple[SparseClient, DenseClient]:
+    """Clients of all parameter servers, once these are up."""
+
+    def addresses(role: Role, count: int) -> list[str]:
+        wait = process.registry.wait_members
+        members = wait(job.run.job, job.run.generation, role, count, MEMBERS_SECONDS, stop)
+        return [m.address for m in members]
+
+    sparse_at = addresses(Role.SPARSE_PS, job.spec.resources.sparse_ps)
+    dense_at = addresses(Role.DENSE_PS, job.spec.resources.dense_ps)
+    generation, epoch, rank = job.run.generation, job.run.epoch, process.settings.rank
+    return (
+        SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
+        DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
+    )
+
+
+def _configure(job: _Job, sparse: SparseClient, dense: DenseClient) -> Floats:
+    """Creates or joins tables and blocks; returns the dense parameters that hold, restored ones
+    included.
+    """
+    rows = sparse.configure(job.layout.tables, job.spec.training.seed)
+    optimizer, params = dense_optimizer(job.spec.optimizers.dense)
+    parameters = dense.configure(optimizer, params, job.step.initial())
+    log.info("%d dense parameters, %d restored rows", len(parameters), rows)
+    return parameters
+
+
+def _take_steps(
+    process: MemberProcess,
+    job: _Job,
+    servers: Servers,
+    parameters: Floats,
+    gate: PauseGate,
+    metrics: TrainerMetrics,
+    stop: threading.Event,
+) -> Progress:
+    """Trains to the end of the data. Raises Stopped when `stop` comes first."""
+    rank, restored = process.settings.rank, job.restored
+    source = open_training(
+        job.spec,
+        rank=rank,
+        trainers=job.spec.resources.trainers,
+        resume=from_manifest(restored) if restored else None,
+    )
+    positions = Positions(source.positions())
+    progress = Progress(
+        metrics,
+        restored_samples=restored.samples if restored and rank == 0 else 0,
+    )
+    live = job.spec.data.source.startswith("kafka://")
+    batches = ReadAhead(
+        source, job.planner, metrics, idle_after=IDLE_SECONDS if live else None, observer=progress
+    )
+    with closing(batches):
+        process.announce(Phase.READY, progress.status)
+        loop = Loop(
+            batches=batches,
+            servers=servers,
+            step=job.step,
+            positions=positions,
+            gate=gate,
+            progress=progress,
+            metrics=metrics,
+        )
+        if not loop.run(parameters, stop):
+            raise Stopped
+    return progress
+
+
+def _evaluate(
+    job: _Job,
+    servers: Servers,
+    dense: DenseClient,
+    progress: Progress,
+    metrics: TrainerMetrics,
+    stop: threading.Event,
+) -> None:
+    """Judges the held-out rows once all trainers have left, so that every push is in."""
+    while dense.trainers() > 0:
+        if stop.wait(LEAVING_SECONDS):
+            raise Stopped
+    source = open_holdout(job.spec)
+    if source is None:
+        return
+    with closing(ReadAhead(source, job.planner, metrics)) as batches:
+        progress.evaluated(holdout.evaluate(batches, servers, job.step, dense.pull(), stop))
+
+
+@contextmanager
+def _winding_down(stop: threading.Event, gate: PauseGate, cut: threading.Event) -> Iterator[None]:
+    """When `stop` comes, ends a pause at once, and calls to servers once a step has had time to
+    finish.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        gate.close()
+        done.wait(STEP_SECONDS)
+        cut.set()
+
+    threading.Thread(target=watch, name="winding-down", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+if __name__ == "__main__":
+    member.main(Role.TRAINER, train)

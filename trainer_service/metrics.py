@@ -1,0 +1,77 @@
+"""The trainer's metrics. Histograms are in seconds or steps, counters end in _total."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from services.kit.telemetry import LATENCY_BUCKETS
+
+_STALENESS_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+
+
+class TrainerMetrics:
+    """Declared once per process against its registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.samples = Counter(
+            "embermesh_trainer_samples_total", "Rows trained in this generation.", registry=registry
+        )
+        self.steps = Counter(
+            "embermesh_trainer_steps_total",
+            "Steps taken, those without rows included.",
+            registry=registry,
+        )
+        self.idle_steps = Counter(
+            "embermesh_trainer_idle_steps_total",
+            "Steps taken without rows: other trainers' barriers pass while the stream is silent.",
+            registry=registry,
+        )
+        self.phase_seconds = Histogram(
+            "embermesh_trainer_phase_seconds",
+            "Time of one mini-batch by phase: wait (for a planned batch), plan (beside the "
+            "step), pull, step, push (both servers, barriers included).",
+            ["phase"],
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self.pause_seconds = Histogram(
+            "embermesh_trainer_pause_seconds",
+            "Time the trainer stood still for a checkpoint.",
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self.staleness = Histogram(
+            "embermesh_trainer_staleness_steps",
+            "Steps between the read of a batch's rows and the write of their gradients.",
+            buckets=_STALENESS_BUCKETS,
+            registry=registry,
+        )
+        self.keys = Counter(
+            "embermesh_trainer_keys_total",
+            "Distinct keys pulled, summed over steps.",
+            registry=registry,
+        )
+        self.missing_keys = Counter(
+            "embermesh_trainer_missing_keys_total",
+            "Keys whose gradient was skipped because the row was gone at the push.",
+            registry=registry,
+        )
+        self.bad_rows = Counter(
+            "embermesh_trainer_bad_rows_total", "Malformed rows skipped.", registry=registry
+        )
+        self.loss = Gauge(
+            "embermesh_trainer_loss",
+            "Progressive log loss of the recent window.",
+            registry=registry,
+        )
+        self.auc = Gauge(
+            "embermesh_trainer_auc", "Progressive AUC of the recent window.", registry=registry
+        )
+        self.copc = Gauge(
+            "embermesh_trainer_copc",
+            "Clicks over predicted clicks of the recent window; 1 is calibrated.",
+            registry=registry,
+        )
+        self.lag = Gauge(
+            "embermesh_trainer_lag", "Messages of the stream not read yet.", registry=registry
+        )

@@ -1,0 +1,58 @@
+"""What a model is. To add one, write `trainer_service/models/<name>.py` with `create(context) ->
+Model`; the JobSpec's `model: {name: <name>}` finds it, and `module:function` finds a user's own in
+the same way.
+
+A network sees fixed-shape float tensors only: it never meets a key, a table or a server. This
+module must not import TensorFlow, because the gateway lists the known names through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class SparseInput:
+    """One sparse feature as the job declares it."""
+
+    name: str
+    dim: int  # floats of its embedding
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """What a model may depend on."""
+
+    dense: int  # number of dense features; the network's first input is (B, dense)
+    sparse: tuple[
+        SparseInput, ...
+    ]  # at least one, in the order of their columns in the network's second input
+    hidden: tuple[int, ...]  # units of the hidden layers
+    seed: int  # the job's seed
+
+    def seeds(self) -> Iterator[int]:
+        """31-bit seeds for initialisers, the same sequence in every process of the job."""
+        stream = np.random.SeedSequence(self.seed)
+        while True:
+            (child,) = stream.spawn(1)
+            yield int(child.generate_state(1)[0] >> 1)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The rows a model wants from the parameter servers, and its network.
+
+    `widths[i]` is how many floats each row of sparse feature i has; all but lr use dim + 1, the
+    first column being the feature's first-order weight. `build()` makes a Keras model of two
+    inputs, dense (B, D) float32 and embeddings (B, sum(widths)) float32 with the features side by
+    side, to logits (B,). Its trainable weights must not depend on anything but the context. Weights
+    that are not trained (moving averages) are refused: they would be neither shared between
+    trainers nor checkpointed.
+    """
+
+    widths: tuple[int, ...]
+    build: Callable[[], Any]

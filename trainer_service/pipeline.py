@@ -1,0 +1,208 @@
+"""What runs beside the step, without changing the loop's text: batches are read ahead, and the two
+pushes overlap.
+
+While batch i is trained, a thread reads, decodes and plans batches i+1, i+2, … into a bounded
+queue. Their rows are not read ahead: a row is pulled after this trainer's last push is applied, so
+overlap costs no accuracy. The sparse push runs beside the dense push; in synchronous modes each of
+them waits for the other trainers.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ps_service.client.dense import DenseClient
+from ps_service.client.plan import KeyPlan, KeyPlanner
+from ps_service.client.sparse import PushOutcome, SparseClient
+from services.kit.telemetry import timed
+from trainer_service.batch import Batch
+from trainer_service.metrics import TrainerMetrics
+from trainer_service.sources import Source
+from trainer_service.step import StepResult
+
+log = logging.getLogger(__name__)
+
+_READ_SECONDS = 0.2  # longest read of the source before the thread looks whether it must end
+_LAG_SECONDS = 1.0  # how often the source is asked for its lag
+
+Floats = npt.NDArray[np.float32]
+
+
+class Stopped(Exception):
+    """The process is stopping."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A batch and the plan of its keys; no batch when the stream was silent."""
+
+    batch: Batch | None
+    plan: KeyPlan
+
+    @property
+    def labels(self) -> Floats:
+        """Labels of the batch (n,)."""
+        return np.zeros(0, np.float32) if self.batch is None else self.batch.labels
+
+
+class SourceObserver(Protocol):
+    """Told about the source's counters by the reader's thread."""
+
+    def source(self, *, bad_rows: int, lag: int | None, total_samples: int | None) -> None:
+        """What the source says about itself, see `sources.Source`."""
+
+
+class ReadAhead:
+    """Planned batches of a source, read by a thread of its own, which is the only user of the
+    source.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        planner: KeyPlanner,
+        metrics: TrainerMetrics,
+        *,
+        depth: int = 4,
+        idle_after: float | None = None,
+        observer: SourceObserver | None = None,
+    ) -> None:
+        """Holds at most `depth` batches. With `idle_after`, `next` gives an empty batch after that
+        many silent seconds; for sources that wait for people. Without it the batches of a run don't
+        depend on timing.
+        """
+        self._source, self._planner, self._metrics = source, planner, metrics
+        self._idle_after, self._observer = idle_after, observer
+        self._idle = Planned(None, _plan(planner, None))
+        self._queue: queue.Queue[Planned | Exception] = queue.Queue(depth)
+        self._end: Exception | None = None
+        self._closed = threading.Event()
+        self._lag: int | None = None
+        self._lag_asked = 0.0
+        self._thread = threading.Thread(target=self._work, name="read-ahead", daemon=True)
+        self._thread.start()
+
+    def next(self, stop: threading.Event) -> Planned:
+        """The next batch. Raises EndOfData after the last one, Stopped when `stop` is set, or what
+        broke the source.
+        """
+        if self._end is not None:
+            raise self._end
+        patience = _READ_SECONDS if self._idle_after is None else self._idle_after
+        while not stop.is_set():
+            try:
+                item = self._queue.get(timeout=patience)
+            except queue.Empty:
+                if self._idle_after is None:
+                    continue
+                return self._idle
+            if isinstance(item, Exception):
+                self._end = item
+                raise item
+            return item
+        raise Stopped
+
+    def close(self) -> None:
+        """Ends the thread and closes the source; batches read ahead are dropped."""
+        self._closed.set()
+        self._thread.join(timeout=30)
+        if self._thread.is_alive():
+            log.warning("the source still reads 30 s after it was asked to end")
+        self._source.close()
+
+    def _work(self) -> None:
+        try:
+            while not self._closed.is_set():
+                batch = self._source.next_batch(_READ_SECONDS)
+                self._observe()
+                if batch is not None:
+                    with timed(self._metrics.phase_seconds.labels("plan")):
+                        planned = Planned(batch, _plan(self._planner, batch))
+                    self._put(planned)
+        except (
+            Exception
+        ) as error:  # EndOfData too: it belongs to the loop, after the batches before it
+            self._observe()
+            self._put(error)
+
+    def _observe(self) -> None:
+        if self._observer is None:
+            return
+        if time.monotonic() - self._lag_asked >= _LAG_SECONDS:
+            self._lag, self._lag_asked = self._source.lag(), time.monotonic()
+        self._observer.source(
+            bad_rows=self._source.bad_rows,
+            lag=self._lag,
+            total_samples=self._source.total_samples,
+        )
+
+    def _put(self, item: Planned | Exception) -> None:
+        while not self._closed.is_set():
+            try:
+                return self._queue.put(item, timeout=_READ_SECONDS)
+            except queue.Full:
+                continue
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a step's pushes led to."""
+
+    parameters: Floats  # the dense parameters of the next step (n,)
+    pause: bool  # every trainer of this step asked to pause after it
+    missing: int  # keys whose row was gone
+
+
+class Servers:
+    """Both parameter servers as the loop sees them."""
+
+    def __init__(self, sparse: SparseClient, dense: DenseClient) -> None:
+        self._sparse, self._dense = sparse, dense
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="sparse-push")
+
+    def pull(self, plan: KeyPlan, *, step: int, read_only: bool = False) -> Floats:
+        """Rows of the plan's distinct keys, in its own layout (v,)."""
+        return self._sparse.pull(plan, step=step, read_only=read_only)
+
+    def push(
+        self, plan: KeyPlan, result: StepResult, *, step: int, read_step: int, pause: bool
+    ) -> Pushed:
+        """Sends both gradients of a step and waits until both are applied."""
+        samples = len(result.probabilities)
+
+        def push_rows() -> PushOutcome:
+            grads = plan.scatter(result.row_grads)
+            return self._sparse.push(plan, grads, step=step, read_step=read_step, samples=samples)
+
+        rows = self._beside.submit(push_rows)
+        try:
+            dense = self._dense.push(result.dense_grads, step=step, samples=samples, pause=pause)
+        finally:
+            outcome = rows.result()
+        return Pushed(dense.values, dense.pause, outcome.missing)
+
+    def leave(self, step: int) -> None:
+        """No step follows `step`: other trainers' barriers stop waiting for this one."""
+        self._sparse.leave(step)
+        self._dense.leave(step)
+
+    def close(self) -> None:
+        """Cancels calls under way and frees the channels."""
+        self._sparse.close()
+        self._dense.close()
+        self._beside.shutdown(wait=False, cancel_futures=True)
+
+
+def _plan(planner: KeyPlanner, batch: Batch | None) -> KeyPlan:
+    if batch is None:
+        return planner.plan(np.zeros(0, np.uint64), np.zeros(1, np.int32), 0)
+    return planner.plan(batch.keys, batch.offsets, batch.samples)

@@ -1,0 +1,393 @@
+"""kafka://HOST:PORT[,HOST:PORT…]/TOPIC: messages by assigned partition and offset; no consumer
+group, no commit.
+
+Partition p belongs to trainer p % trainers. A bounded job ends at the end offsets found at its
+first start; they are part of the positions, so a resumed job ends at the same place. With
+`holdout.last` it ends before the last share of each partition's offsets. Positions are those of
+`MessageQueue`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+
+from services.api.manifest import PositionEntry
+from services.api.spec import JobSpec
+from services.kit.errors import Damaged, InvalidInput, NotFound, Unavailable
+from trainer_service.batch import Batch
+from trainer_service.decode_message import MessageDecoder, decoder
+from trainer_service.sources import EndOfData
+from trainer_service.sources._bad_rows import BadRows
+from trainer_service.sources._messages import MessageQueue
+from trainer_service.sources.file import training_rows
+from trainer_service.transform import Transform
+
+_REQUEST_SECONDS = 10.0
+_PROBE_AFTER = 5.0  # seconds without a message until the broker is asked whether it lives
+_GIVE_UP_AFTER = 60.0  # seconds without an answer until the job is told
+_POLL_SECONDS = 1.0
+_POLL_MESSAGES = 512
+_POLL_PACKED = 16  # messages that hold many rows
+
+
+@dataclass(frozen=True)
+class KafkaUrl:
+    """Where a topic is."""
+
+    servers: tuple[str, ...]  # HOST:PORT
+    topic: str
+
+    @staticmethod
+    def parse(url: str) -> KafkaUrl:
+        """Raises InvalidInput that says what the URL lacks."""
+        hosts, _, topic = url.removeprefix("kafka://").partition("/")
+        if not hosts or not topic or "/" in topic:
+            raise InvalidInput(f"data.source {url!r}: write it like kafka://HOST:9092/TOPIC")
+        servers = tuple(host if ":" in host else f"{host}:9092" for host in hosts.split(","))
+        for server in servers:
+            if not server.rpartition(":")[2].isdigit():
+                raise InvalidInput(f"data.source {url!r}: {server!r} has no port number")
+        return KafkaUrl(servers, topic)
+
+    @property
+    def address(self) -> str:
+        """For messages."""
+        return ",".join(self.servers)
+
+
+class Topic:
+    """A connection to one topic; turns the client's errors into ours."""
+
+    def __init__(self, url: KafkaUrl) -> None:
+        self.url = url
+        self._tp = {}
+        with self._reachable("connecting"):
+            self._consumer: Any = KafkaConsumer(
+                bootstrap_servers=list(url.servers),
+                bootstrap_timeout_ms=int(_REQUEST_SECONDS * 1000),
+                request_timeout_ms=int(_REQUEST_SECONDS * 1000),
+                group_id=None,
+                enable_auto_commit=False,
+                allow_auto_create_topics=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+            )
+        try:
+            with self._reachable("listing topics"):
+                numbers = self._consumer.partitions_for_topic(url.topic)
+                known = () if numbers else self._consumer.topics()
+        except Unavailable:
+            self.close()
+            raise
+        if not numbers:
+            self.close()
+            raise NotFound(
+                f"topic {url.topic!r} is not on {url.address}; "
+                f"it has: {', '.join(sorted(known)) or 'none'}"
+            )
+        self._tp = {n: TopicPartition(url.topic, n) for n in sorted(numbers)}
+
+    @property
+    def partitions(self) -> list[int]:
+        """Numbers of the topic's partitions."""
+        return list(self._tp)
+
+    def name(self, partition: int) -> str:
+        """The source partition's name in positions."""
+        return f"{self.url.topic}-{partition}"
+
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        """Partition -> (first offset kept, offset after the last message) now."""
+        with self._reachable("asking for offsets"):
+            first = self._consumer.beginning_offsets(list(self._tp.values()))
+            end = self._consumer.end_offsets(list(self._tp.values()))
+        return {n: (first[tp], end[tp]) for n, tp in self._tp.items()}
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """Reads the given partitions, from these offsets on."""
+        self._consumer.assign([self._tp[n] for n in offsets])
+        for number, offset in offsets.items():
+            self._consumer.seek(self._tp[number], offset)
+
+    def poll(self, seconds: float, most: int) -> dict[int, list[tuple[int, bytes | None]]]:
+        """Partition -> (offset, value) of new messages. Raises Damaged when the wanted ones are
+        deleted.
+        """
+        try:
+            with self._reachable("reading"):
+                records = self._consumer.poll(timeout_ms=int(seconds * 1000), max_records=most)
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+            raise Damaged(
+                f"{self.url.topic} on {self.url.address}: the next messages were deleted: {error}"
+            ) from error
+        return {tp.partition: [(r.offset, r.value) for r in found] for tp, found in records.items()}
+
+    def next_offset(self, partition: int) -> int:
+        """Where the next poll reads; beyond the last message where markers or compaction left a
+        gap.
+        """
+        return int(self._consumer.position(self._tp[partition], timeout_ms=1000) or 0)
+
+    def high_water(self, partition: int) -> int | None:
+        """Offset after the last message the broker told of."""
+        mark: int | None = self._consumer.highwater(self._tp[partition])
+        return mark
+
+    def stop_reading(self, partition: int) -> None:
+        """No more messages of this partition are wanted."""
+        self._consumer.pause(self._tp[partition])
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._consumer.close(autocommit=False, timeout_ms=1000)
+
+    @contextmanager
+    def _reachable(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError):
+            raise
+        except KafkaError as error:
+            raise Unavailable(
+                f"Kafka broker {self.url.address} doesn't answer ({doing}): {error}"
+            ) from error
+
+
+class KafkaSource:
+    """Batches of some partitions of a topic; see `Source`. Each batch comes from one partition."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        queues: Mapping[int, MessageQueue],
+        transform: Transform,
+        batch_size: int,
+        bad_rows: BadRows,
+        *,
+        endless: bool,
+        poll_messages: int,
+        total_samples: int | None,
+    ) -> None:
+        self.total_samples = total_samples
+        self._endless = endless
+        self._topic = topic
+        self._queues = dict(queues)
+        self._transform = transform
+        self._batch_size = batch_size
+        self._bad = bad_rows
+        self._poll_messages = poll_messages
+        self._heard = self._probed = time.monotonic()
+        self._high: dict[int, int] = {}
+        wanted = {
+            number: queue.position.major
+            for number, queue in self._queues.items()
+            if not queue.complete
+        }
+        self._reading = set(wanted)
+        topic.seek(wanted)
+
+    @property
+    def bad_rows(self) -> int:
+        """Messages and rows skipped by this trainer."""
+        return self._bad.own
+
+    def next_batch(self, timeout: float) -> Batch | None:
+        """A full batch as soon as a partition has one; what waited for `timeout` seconds otherwise;
+        see `Source`.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            now = time.monotonic()
+            queue = self._ready(now - timeout)
+            if queue is not None:
+                batch = self._batch(queue)
+                if batch.samples:
+                    return batch
+                continue
+            if not self._endless and all(q.complete for q in self._queues.values()):
+                raise EndOfData
+            if now >= deadline:
+                return None
+            self._fetch(min(deadline - now, _POLL_SECONDS))
+
+    def positions(self) -> list[PositionEntry]:
+        """See `Source`."""
+        return [queue.position for queue in self._queues.values()]
+
+    def lag(self) -> int | None:
+        """See `Source`; for a bounded job the messages up to its end."""
+        marks = (
+            (q.position.major, q.end if q.end is not None else self._high.get(n, 0))
+            for n, q in self._queues.items()
+        )
+        return sum(max(0, mark - offset) for offset, mark in marks)
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._topic.close()
+
+    def _ready(self, since: float) -> MessageQueue | None:
+        """The fullest queue that has a whole batch, gets nothing more, or has waited since before
+        `since`.
+        """
+        ready = [
+            q
+            for q in self._queues.values()
+            if q.rows and (q.rows >= self._batch_size or q.complete or q.waiting_since <= since)
+        ]
+        return max(ready, key=lambda q: q.rows, default=None)
+
+    def _batch(self, queue: MessageQueue) -> Batch:
+        before = queue.position
+        rows = self._transform.apply(queue.take(self._batch_size))
+        bad = len(rows.good) - int(rows.good.sum())
+        if bad:
+            where = f"{queue.name} from offset {before.major}"
+            for index, reason in rows.reasons:
+                self._bad.add(f"{where}, row {before.minor + index} of the batch", reason)
+            self._bad.add_silent(bad - len(rows.reasons))
+            self._bad.check()
+        return Batch(rows.labels, rows.dense, rows.keys, rows.offsets, queue.position)
+
+    def _fetch(self, seconds: float) -> None:
+        found = self._topic.poll(seconds, self._poll_messages) if self._queues else {}
+        for number, messages in found.items():
+            queue = self._queues[number]
+            for offset, value in messages:
+                queue.add(offset, value)
+        self._bad.check()
+        for number in sorted(self._reading):
+            queue = self._queues[number]
+            if queue.end is not None and not queue.complete and number not in found:
+                queue.complete = self._topic.next_offset(number) >= queue.end
+            if queue.complete:
+                self._topic.stop_reading(number)
+                self._reading.discard(number)
+            self._high[number] = self._topic.high_water(number) or self._high.get(number, 0)
+        self._watch(bool(found))
+
+    def _watch(self, heard: bool) -> None:
+        """A silent broker may be a dead one: asks it, and gives up when there is no answer for
+        long.
+        """
+        now = time.monotonic()
+        if heard:
+            self._heard = self._probed = now
+        elif now - self._probed >= _PROBE_AFTER:
+            try:
+                ends = self._topic.ranges()
+            except Unavailable:
+                if time.monotonic() - self._heard >= _GIVE_UP_AFTER:
+                    raise
+            else:
+                self._heard = time.monotonic()
+                self._high.update({n: ends[n][1] for n in self._queues})
+            self._probed = time.monotonic()
+
+
+def open_training(
+    spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
+) -> KafkaSource:
+    """See `sources.open_training`."""
+    topic = Topic(KafkaUrl.parse(spec.data.source))
+    try:
+        return _training(spec, topic, rank, trainers, resume)
+    except Exception:
+        topic.close()
+        raise
+
+
+def open_holdout(spec: JobSpec, url: str) -> KafkaSource | None:
+    """See `sources.open_holdout`. Offsets only grow, so what was trained before is never in it."""
+    if spec.data.holdout is None:
+        return None
+    if spec.data.format not in ("json", "arrow"):
+        raise InvalidInput(
+            f"data.holdout.source {url!r}: a kafka:// holdout needs data.format json or arrow"
+        )
+    last = spec.data.holdout.last
+    topic = Topic(KafkaUrl.parse(url))
+    try:
+        starts = {}
+        for number, (first, end) in topic.ranges().items():
+            start = first if last is None else first + training_rows(end - first, last)
+            starts[number] = PositionEntry(
+                partition=topic.name(number), major=start, minor=0, end=end
+            )
+        return _source(spec, topic, starts, bounded=True, total=None)
+    except Exception:
+        topic.close()
+        raise
+
+
+def _training(
+    spec: JobSpec, topic: Topic, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
+) -> KafkaSource:
+    names = {topic.name(number) for number in topic.partitions}
+    unknown = sorted(resume.keys() - names)
+    if unknown:
+        raise InvalidInput(
+            f"position of {unknown[0]!r} doesn't belong to topic {topic.url.topic!r} "
+            f"on {topic.url.address}"
+        )
+    last = spec.data.holdout.last if spec.data.holdout is not None else None
+    starts: dict[int, PositionEntry] = {}
+    rows = 0
+    for number, (first, end) in topic.ranges().items():
+        name = topic.name(number)
+        entry = resume.get(name)
+        if entry is None:
+            stop = end if last is None else first + training_rows(end - first, last)
+            entry = PositionEntry(
+                partition=name, major=first, minor=0, end=0 if spec.data.endless else stop
+            )
+        _check_kept(topic, entry, first, end)
+        rows += entry.end - first
+        if number % trainers == rank:
+            starts[number] = entry
+    total = rows if spec.data.format == "json" and not spec.data.endless else None
+    return _source(spec, topic, starts, bounded=not spec.data.endless, total=total)
+
+
+def _check_kept(topic: Topic, entry: PositionEntry, first: int, end: int) -> None:
+    done = entry.end != 0 and entry.major >= entry.end
+    if not done and not (first <= entry.major <= end and entry.end <= end):
+        raise Damaged(
+            f"{entry.partition} on {topic.url.address}: the job goes on at offset {entry.major}, "
+            f"but the broker keeps offsets {first} to {end}"
+        )
+
+
+def _source(
+    spec: JobSpec,
+    topic: Topic,
+    starts: Mapping[int, PositionEntry],
+    *,
+    bounded: bool,
+    total: int | None,
+) -> KafkaSource:
+    bad_rows = BadRows(spec.data.max_bad_rows)
+    messages: MessageDecoder = decoder(spec.data.format, spec.features.columns())
+    queues = {
+        number: MessageQueue(
+            entry.partition, entry, entry.end if bounded else None, messages, bad_rows
+        )
+        for number, entry in starts.items()
+    }
+    return KafkaSource(
+        topic,
+        queues,
+        Transform(spec.features),
+        spec.training.batch_size,
+        bad_rows,
+        endless=not bounded,
+        poll_messages=_POLL_MESSAGES if messages.rows_are_messages else _POLL_PACKED,
+        total_samples=total,
+    )
