@@ -19,6 +19,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from services.kit.errors import InvalidInput, NotFound, Unavailable
 from trainer_service.decode import BadLine, open_rows
+from trainer_service.sources.kafka import KafkaUrl, wait_for_broker
 
 FORMATS = ("json", "arrow")
 _REQUEST_MS = 10_000
@@ -49,8 +50,7 @@ def produce(
     limit: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Produced:
-    """Writes the rows of `source` (file:// or s3://, glob) to `topic` on `servers` (HOST:PORT,
-    comma-separated).
+    """Writes the rows of `source` (file:// or s3://, glob) to `topic` on `servers` (HOST:PORT,…).
 
     `rows_per_message` is for arrow; json has one row each. `create_partitions` makes the topic when
     it isn't there. `limit` ends after so many rows; `progress` is told the rows so far. Malformed
@@ -66,6 +66,7 @@ def produce(
     reader = open_rows(source, data_format, columns)
     blocks = _limited((b.rows for b in reader.blocks(0, bad.append) if b.rows is not None), limit)
     rows = messages = 0
+    wait_for_broker(KafkaUrl.parse(f"kafka://{servers}/{topic}").servers)
     try:
         partitions = _partitions(servers, topic, create_partitions)
         with _Sender(servers, topic, partitions) as sender:
@@ -82,9 +83,7 @@ def produce(
 
 
 class _Sender:
-    """Sends in order, round robin over partitions; leaving the block waits for every
-    acknowledgement.
-    """
+    """Sends in order, round robin; leaving the block waits for every acknowledgement."""
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
         self._topic = topic

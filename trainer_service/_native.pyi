@@ -16,34 +16,30 @@ def hash_strings(offsets: _Offsets, data: _Bytes, seed: int = 0) -> npt.NDArray[
     """XXH64 of each text, (n,)."""
 
 def hash_combine(columns: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
-    """XXH64 (seed 0) of the little-endian bytes of columns[0][i], columns[1][i], …, (n,); the order
-    matters.
-    """
+    """XXH64 (seed 0) of the little-endian bytes of columns[0][i], columns[1][i], …, (n,)."""
 
 def parse_floats(
     offsets: _Offsets, data: _Bytes
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
-    """Values (n,) and per text 0 = value, 1 = missing (empty or nan; the value is NaN), 2 =
-    malformed (NaN).
+    """Values (n,), NaN where there is none, and codes (n,).
+
+    0 = value, 1 = missing (empty or nan), 2 = malformed.
     """
 
 def parse_ints(
     offsets: _Offsets, data: _Bytes
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """64 bits of decimal integers in [-2^63, 2^64), (n,), and the same codes as parse_floats (the
-    value is 0).
-    """
+    """64 bits of decimal integers in [-2^63, 2^64), 0 where there is none, and the same codes."""
 
 def split(
     offsets: _Offsets, data: _Bytes, separator: bytes
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], _Bytes]:
-    """Cuts texts into tokens, empty ones dropped: row offsets (n + 1,) into the tokens, token
-    offsets (m + 1,), bytes.
+    """Cuts texts into m tokens, empty ones dropped.
+
+    Returns row offsets (n + 1,) into the tokens, token offsets (m + 1,) and their bytes.
     """
 
 def float_text(
     values: npt.NDArray[np.float32] | npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.int32], _Bytes]:
-    """Offsets (n + 1,) and bytes of the shortest decimals: Python's repr without a trailing ".0";
-    NaN is empty.
-    """
+    """Shortest decimals: Python's repr without a trailing ".0", NaN empty; offsets and bytes."""

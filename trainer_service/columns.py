@@ -1,5 +1,4 @@
-"""One Arrow column as texts, numbers or keys: every type that can hold the same value gives the
-same result.
+"""One Arrow column as texts, numbers or keys: one value gives one result, whatever type holds it.
 
 Texts are the common form. An integer's text is its decimal digits and a float's is the shortest
 decimal that reads back as the same value, without a point for whole numbers; so 3 in CSV, 3 in JSON
@@ -56,9 +55,7 @@ def is_list(column: pa.Array) -> bool:
 
 
 def texts(column: pa.Array) -> Text:
-    """The texts of a column of strings, bytes, numbers, booleans, dates or nulls. InvalidInput for
-    nested types.
-    """
+    """Texts of strings, bytes, numbers, booleans, dates, nulls; InvalidInput for nested types."""
     kind = column.type
     offset = _OFFSETS.get(kind.id)
     if offset is not None:
@@ -90,16 +87,18 @@ def numbers(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask | None]:
 
 
 def decimals(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask | None]:
-    """As `numbers`, but a float32 counts as its text says: 0.7 and not 0.699999988, so that a
-    boundary means the same for every type of column.
+    """As `numbers`, but a float32 counts as its text says: 0.7 and not 0.699999988.
+
+    So a boundary means the same for every type of column.
     """
     short = pa.types.is_float32(column.type) or pa.types.is_float16(column.type)
     return _parsed(column) if short else numbers(column)
 
 
 def ids(column: pa.Array) -> tuple[Keys, Mask | None, Mask | None]:
-    """(n,) 64-bit keys of integers or their decimal texts; which are missing, which malformed
-    (None: none is).
+    """(n,) 64-bit keys of integers or their decimal texts; which are missing, which malformed.
+
+    None stands for "none is".
     """
     kind = column.type
     if pa.types.is_integer(kind):

@@ -3,13 +3,11 @@
 A pause goes through three states, all under one lock:
 
 - pending: Pause has arrived. The loop flags it in its dense pushes; the dense-PS names a step as
-the
-  common boundary only when every trainer of that step flagged it, so that all stop after one step.
+  the common boundary only when every trainer of that step flagged it, so that all stop after it.
 - held: the loop stands still after that step, with every push acknowledged; Pause is answered. It
   ends by Resume with the same token, or by itself after `hold_seconds`.
 - over: Resume says whether the trainer stood still the whole time. If it didn't, the checkpoint
-must
-  be dropped.
+  must be dropped.
 
 A trainer past its last step stands still for good: it answers every Pause at once. Nothing here
 knows of models or data.
@@ -165,12 +163,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServicer):
         if request.hold_seconds == 0:
             raise InvalidInput("hold_seconds is 0; a pause must hold for at least 1 s")
         left = context.time_remaining()
-        left = (
-            _MAX_WAIT if left is None else min(left, _MAX_WAIT)
-        )  # without a deadline gRPC says None or infinity
-        timeout = left - min(
-            0.5, left / 10
-        )  # give up before the caller does, so that the pause is withdrawn for both
+        # Without a deadline gRPC says None or infinity.
+        left = _MAX_WAIT if left is None else min(left, _MAX_WAIT)
+        # Give up before the caller does, so that the pause is withdrawn for both.
+        timeout = left - min(0.5, left / 10)
         stand = self._gate.pause(request.token, float(request.hold_seconds), timeout)
         positions = [trainer_pb2.Position(**entry.model_dump()) for entry in stand.positions]
         return trainer_pb2.PauseReply(step=stand.step, samples=stand.samples, positions=positions)

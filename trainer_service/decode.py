@@ -1,8 +1,8 @@
-"""Files of rows -> Arrow record batches with the wanted columns, streamed: never a whole file in
-memory.
+"""Files of rows -> Arrow record batches with the wanted columns.
 
-Knows file names and formats, not features' transforms, stripes or trainers. The format modules are
-`decode_text` and `decode_parquet`; each gives a `Codec`.
+Streamed: a file is never in memory as a whole. Knows file names and formats, not features'
+transforms, stripes or trainers. The format modules are `decode_text` and `decode_parquet`; each
+gives a `Codec`.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ class Codec(Protocol):
 
 
 class RowReader:
-    """The rows of one or more files as one sequence, numbered from 0; malformed lines have no
-    number.
-    """
+    """Rows of one or more files as one sequence, numbered from 0; malformed lines don't count."""
 
     def __init__(self, files: Sequence[File], codec: Codec, columns: Sequence[str] | None) -> None:
         self._files = list(files)
@@ -141,9 +139,7 @@ def open_rows(url: str, data_format: str, columns: Sequence[str] | None) -> RowR
 
 
 def find(url: str) -> list[File]:
-    """Files of a URL or glob, sorted by path. A `file://` path without a leading slash is relative
-    to the process.
-    """
+    """Files of a URL or glob, sorted by path; `file://a/b` is relative to the process's folder."""
     try:
         fs, path = fsspec.core.url_to_fs(url)
     except (ValueError, ImportError) as error:

@@ -1,5 +1,4 @@
-"""Messages of a stream -> record batches: JSON (one row each) and Arrow IPC streams (many rows
-each).
+"""Messages of a stream -> record batches: JSON (one row each) and Arrow IPC streams (many rows).
 
 Knows bytes and columns, not Kafka. A message that can't be read raises `BadMessage`; the source
 counts it. docs/formats.md, "Kafka messages", is the contract with whoever produces them.

@@ -1,6 +1,4 @@
-"""Parquet: typed columns; row counts come from the footer, and row groups nobody wants are not
-read.
-"""
+"""Parquet: typed columns; row counts come from the footer, row groups nobody wants are not read."""
 
 from __future__ import annotations
 

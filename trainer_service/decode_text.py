@@ -1,8 +1,8 @@
-"""Delimited text: csv (RFC 4180 quoting, header), tsv (header, no quoting), criteo-tsv (header
-optional).
+"""Delimited text: csv (header, RFC 4180 quoting), tsv (header, no quotes), criteo-tsv (no quotes).
 
-Values stay bytes, so text in any encoding gives keys and nothing is guessed about types; an empty
-field is missing. A line with too few or too many fields is reported and skipped.
+The header of criteo-tsv is optional; with one, more columns are allowed. Values stay bytes, so text
+in any encoding gives keys and nothing is guessed about types; an empty field is missing. A line
+with too few or too many fields is reported and skipped.
 """
 
 from __future__ import annotations

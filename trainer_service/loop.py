@@ -73,9 +73,7 @@ class Loop:
         applied.
         """
         batch, plan = planned.batch, planned.plan
-        read_step = (
-            step  # the last push that the rows below have seen is step - 1, this trainer's own
-        )
+        read_step = step  # the rows below have seen this trainer's own push of step - 1
         if batch is None or batch.samples == 0:
             result = self._nothing()
         else:

@@ -59,6 +59,9 @@ class TrainerMetrics:
         self.bad_rows = Counter(
             "embermesh_trainer_bad_rows_total", "Malformed rows skipped.", registry=registry
         )
+        self._declare_gauges(registry)
+
+    def _declare_gauges(self, registry: CollectorRegistry) -> None:
         self.loss = Gauge(
             "embermesh_trainer_loss",
             "Progressive log loss of the recent window.",

@@ -128,9 +128,7 @@ class ReadAhead:
                     with timed(self._metrics.phase_seconds.labels("plan")):
                         planned = Planned(batch, _plan(self._planner, batch))
                     self._put(planned)
-        except (
-            Exception
-        ) as error:  # EndOfData too: it belongs to the loop, after the batches before it
+        except Exception as error:  # EndOfData too; the loop gets it after the batches before it
             self._observe()
             self._put(error)
 

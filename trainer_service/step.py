@@ -85,19 +85,21 @@ class TrainStep:
         self._dense = np.zeros((batch_size, dense), np.float32)
         self._rows = np.zeros((batch_size, width), np.float32)
         self._labels = np.zeros(batch_size, np.float32)
-        self.traces = (
-            0  # times a function was compiled: two at most, one for `run` and one for `predict`
-        )
+        self.traces = 0  # compilations: two at most, one for `run` and one for `predict`
         inputs = [
             tf.TensorSpec((batch_size, dense), tf.float32),
             tf.TensorSpec((batch_size, width), tf.float32),
         ]
         count, labels = tf.TensorSpec((), tf.int32), tf.TensorSpec((batch_size,), tf.float32)
         flat = tf.TensorSpec((self.parameters,), tf.float32)
+        # AutoGraph would read our source again at the first trace, which for `predict` is hours
+        # after the start; an upgrade of the package meanwhile must not change what runs.
         self._train = tf.function(
-            self._forward_backward, input_signature=[*inputs, labels, count, flat]
+            self._forward_backward,
+            input_signature=[*inputs, labels, count, flat],
+            autograph=False,
         )
-        self._predict = tf.function(self._forward, input_signature=[*inputs, flat])
+        self._predict = tf.function(self._forward, input_signature=[*inputs, flat], autograph=False)
 
     @property
     def parameters(self) -> int:

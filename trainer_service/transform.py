@@ -1,5 +1,4 @@
-"""Transform: columns of raw values -> labels, dense floats and keys, as `features` of the JobSpec
-says.
+"""Transform: columns of raw values -> labels, dense floats and keys, as the JobSpec's features say.
 
 The one implementation for training, evaluation and serving. It knows nothing of files, messages or
 tables.
@@ -7,8 +6,9 @@ tables.
 Keys. hash: XXH64 (seed 0) of the value's text. id: the value's 64 bits. bucketize: the number of
 boundaries <= the value. cross: XXH64 of the columns' hashes in the order given. A missing value
 with `missing: own` has the key MISSING_KEY (which is the hash of the empty text), with bucketize
-the key len(boundaries) + 1. Dense values. missing, clip, then sign(x)·ln(1 + |x|) where `log` is
-set.
+the key len(boundaries) + 1.
+
+Dense values. missing, clip, then sign(x)·ln(1 + |x|) where `log` is set; float64 up to there.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def _columns(name: str, feature: SparseFeature) -> tuple[str, ...]:
 
 
 class Transform:
-    """Applies the transforms of `features`; has no state, so one object serves any number of
-    threads.
-    """
+    """Applies the transforms of `features`; stateless, so many threads may share one object."""
 
     def __init__(self, features: Features) -> None:
         self._features = features

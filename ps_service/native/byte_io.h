@@ -41,7 +41,7 @@ class ByteWriter {
 
   // Appends the checksum of everything so far and hands the block out.
   [[nodiscard]] std::string seal() && {
-    number(crc32c(std::as_bytes(std::span<const char>(out_))));
+    number(masked_crc(crc32c(std::as_bytes(std::span<const char>(out_)))));
     return std::move(out_);
   }
 
@@ -73,7 +73,7 @@ class ByteReader {
     std::uint32_t stored = 0;
     std::memcpy(&stored, data_.data() + data_.size() - kChecksum, kChecksum);
     data_ = data_.first(data_.size() - kChecksum);
-    check("crc32c", stored, crc32c(data_));
+    check("crc32c", stored, masked_crc(crc32c(data_)));
   }
 
   template <class T>

@@ -44,3 +44,10 @@ def combine(parts: Iterable[tuple[int, int]]) -> int:
                 shift = _multiply(_POWERS[k + 3], shift)
         total = _multiply(shift, total) ^ crc
     return total
+
+
+def masked(crc: int) -> int:
+    """`crc` as it is stored beside its own data, as the native core does it: a plain one would make
+    the CRC of data and checksum together the same for any data.
+    """
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,10 +1,10 @@
 """The shard file: a container of checksummed blocks that can be read in part.
 
     file    := header block* index trailer
-    header  := "EMBSHARD" u32:version u32:meta_length meta u32:crc32c(all before)
+    header  := "EMBSHARD" u32:version u32:meta_length meta u32:masked(crc32c(all before))
     meta    := JSON object, UTF-8
     index   := { u32:id u32:crc32c(block) u64:offset u64:length }*
-    trailer := u64:index_offset u32:crc32c(index, index_offset) "EMBSHEND"
+    trailer := u64:index_offset u32:masked(crc32c(index, index_offset)) "EMBSHEND"
 
 A reader fetches trailer, index and header, then only the blocks it needs. The index lists every
 block's checksum, so the checksum of the whole file, which the manifest records, is verified without
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ps_service import _native
-from ps_service.server.checksum import combine
+from ps_service.server.checksum import combine, masked
 from services.api.manifest import FileEntry
 from services.kit.errors import Damaged, NotFound
 from services.kit.storage import Storage
@@ -47,13 +47,13 @@ def encode(meta: dict[str, Any], blocks: Iterable[tuple[int, bytes]]) -> bytes:
     """The file as bytes; `blocks` are (id, content) with ascending ids."""
     text = json.dumps(meta, sort_keys=True).encode()
     header = _HEADER.pack(_MAGIC, VERSION, len(text)) + text
-    parts = [header, _CRC.pack(_native.crc32c(header))]
+    parts = [header, _CRC.pack(masked(_native.crc32c(header)))]
     offset, index = len(header) + _CRC.size, b""
     for number, block in blocks:
         parts.append(block)
         index += _ENTRY.pack(number, _native.crc32c(block), offset, len(block))
         offset += len(block)
-    checksum = _native.crc32c(index + struct.pack("<Q", offset))
+    checksum = masked(_native.crc32c(index + struct.pack("<Q", offset)))
     return b"".join([*parts, index, _TRAILER.pack(offset, checksum, _END)])
 
 
@@ -107,7 +107,7 @@ class ShardFile:
         if not 0 <= length <= self._size or length % _ENTRY.size:
             raise self._damaged(f"the index can't begin at byte {offset}")
         index = self._read(offset, self._size - _TRAILER.size)
-        if _native.crc32c(index + struct.pack("<Q", offset)) != checksum:
+        if masked(_native.crc32c(index + struct.pack("<Q", offset))) != checksum:
             raise self._damaged("the index fails its checksum")
         return offset, index + tail
 
@@ -130,7 +130,8 @@ class ShardFile:
             raise self._damaged("it does not begin like a shard file")
         if version != VERSION:
             raise self._damaged(f"version {version}, this program reads {VERSION}")
-        if length != len(body) - _HEADER.size or _CRC.pack(_native.crc32c(body)) != header[-4:]:
+        checksum = _CRC.pack(masked(_native.crc32c(body)))
+        if length != len(body) - _HEADER.size or checksum != header[-_CRC.size :]:
             raise self._damaged("the header fails its checksum")
         meta = json.loads(body[_HEADER.size :])
         if not isinstance(meta, dict):

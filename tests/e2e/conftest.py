@@ -63,7 +63,7 @@ def synthetic_job(tmp_path: Path) -> Callable[..., Spec]:
             "checkpoint": {"to": f"file://{tmp_path / 'checkpoints'}", "keep": 3},
         }
         for name, group in groups.items():
-            spec[name] = {**spec[name], **group} if isinstance(group, dict) else group
+            spec[name] = {**spec.get(name, {}), **group} if isinstance(group, dict) else group
         return spec
 
     return make

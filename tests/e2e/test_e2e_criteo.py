@@ -28,6 +28,7 @@ def test_hybrid_and_sync_reach_the_reference_auc(client: Client, tmp_path: Path)
         assert done.state == JobState.SUCCEEDED, done.error
         assert done.progress.samples == 2 * 129_316 and done.progress.bad_rows == 0
         assert done.result is not None and done.result.samples == 32_330
+        assert done.result.auc is not None
         auc[mode] = done.result.auc
     assert min(auc.values()) >= MIN_AUC, auc
     assert abs(auc["hybrid"] - auc["sync"]) <= MAX_GAP, auc

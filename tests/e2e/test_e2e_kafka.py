@@ -108,7 +108,7 @@ def test_a_broker_that_is_not_there_fails_the_job_with_its_address(
             "name": "nobody",
             "model": {"name": "lr"},
             "data": {"source": "kafka://127.0.0.1:1/clicks", "format": "json"},
-            "features": {"dense": ["price"]},
+            "features": {"sparse": {"row": {"dim": 1}}},
             "max_restarts": 0,
         }
     )

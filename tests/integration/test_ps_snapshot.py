@@ -11,6 +11,7 @@ import pytest
 
 from ps_service import _native
 from ps_service.tables import TableSpec, table_spec
+from services.api import manifest as manifests
 from services.api.optimizers import OptimizerSpec
 from services.kit.errors import Damaged, InvalidInput
 from services.kit.storage import Storage
@@ -178,6 +179,19 @@ def test_flipped_byte_in_the_manifest_is_refused(checkpoint, tmp_path) -> None:
         pytest.raises(Damaged, match=r"manifest\.json.*checksum"),
     ):
         cluster.sparse_client().configure(TABLES, 3)
+
+
+def test_dense_files_in_another_order_are_refused(checkpoint, tmp_path) -> None:
+    uri, folder = copy(checkpoint[0], tmp_path / "c")
+    storage = Storage()
+    manifest = manifests.read(storage, uri)
+    swapped = manifest.model_copy(update={"dense": manifest.dense[::-1]})
+    manifests.write(storage, f"file://{folder}", swapped)
+    with (
+        PsCluster(restore=uri) as cluster,
+        pytest.raises(Damaged, match=r"dense-001\.emb is damaged: it begins at parameter 6, not 0"),
+    ):
+        cluster.dense_client().configure("adam", ADAM, FRESH)
 
 
 def test_missing_file_is_named_and_the_server_stays_usable(checkpoint, tmp_path) -> None:

@@ -17,6 +17,7 @@ from services.api.spec import JobSpec, validate
 from services.kit.errors import Damaged, InvalidInput, NotFound, Unavailable
 from tests.fixtures.kafka_broker import KafkaBroker
 from trainer_service.sources import EndOfData, Source, open_holdout, open_training
+from trainer_service.sources import kafka as kafka_source
 
 ROWS = 500
 TIMEOUT = 2.0
@@ -169,7 +170,7 @@ def test_a_missing_topic_is_named_and_not_created(kafka_broker, csv):
         lambda: open_training(job(servers, "no-such-topic", "json"), rank=0, trainers=1),
         lambda: produce(csv, servers, "no-such-topic"),
     ):
-        with pytest.raises(NotFound, match="topic 'no-such-topic' is not on 127.0.0.1"):
+        with pytest.raises(NotFound, match="topic 'no-such-topic' is not on"):
             attempt()
     consumer = KafkaConsumer(bootstrap_servers=servers)
     assert "no-such-topic" not in consumer.topics()
@@ -177,7 +178,8 @@ def test_a_missing_topic_is_named_and_not_created(kafka_broker, csv):
 
 
 @pytest.mark.parametrize("who", ["source", "produce"])
-def test_a_missing_broker_is_named_soon(free_port, csv, who):
+def test_a_missing_broker_is_named_soon(free_port, csv, who, monkeypatch):
+    monkeypatch.setattr(kafka_source, "_REQUEST_SECONDS", 1.0)
     server = f"127.0.0.1:{free_port}"
     start = time.monotonic()
     with pytest.raises(Unavailable, match=server):
@@ -185,7 +187,7 @@ def test_a_missing_broker_is_named_soon(free_port, csv, who):
             open_training(job(server, "t", "json"), rank=0, trainers=1)
         else:
             produce(csv, server, "t")
-    assert time.monotonic() - start < 16
+    assert time.monotonic() - start < 8
 
 
 def test_produce_makes_the_topic_and_keeps_types(kafka_broker, tmp_path):
@@ -206,7 +208,7 @@ def test_produce_makes_the_topic_and_keeps_types(kafka_broker, tmp_path):
         name, bootstrap_servers=kafka_broker.bootstrap, auto_offset_reset="earliest"
     )
     assert consumer.partitions_for_topic(name) == {0, 1}
-    values = []
+    values: list[bytes] = []
     end = time.monotonic() + 20
     while len(values) < 3 and time.monotonic() < end:
         for records in consumer.poll(timeout_ms=500).values():

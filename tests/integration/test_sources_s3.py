@@ -30,7 +30,9 @@ def test_a_glob_of_packed_files(s3, monkeypatch):
         rows = "".join(f"0,{i}\n" for i in range(first, first + 3))
         fs.pipe_file(f"{s3.bucket}/day/{name}.csv.gz", gzip.compress(f"y,id\n{rows}".encode()))
     source = open_training(job(f"{s3.url}/day/*.csv.gz"), rank=0, trainers=1)
-    assert source.next_batch(0).keys.tolist() == [0, 1, 2, 3, 4, 5]
+    batch = source.next_batch(0)
+    assert batch is not None
+    assert batch.keys.tolist() == [0, 1, 2, 3, 4, 5]
     with pytest.raises(EndOfData):
         source.next_batch(0)
     with pytest.raises(NotFound, match=f"{s3.url}/night"):

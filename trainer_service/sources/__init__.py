@@ -1,10 +1,9 @@
-"""Sources: where batches come from. One module per URL scheme; each has `open_training` and
-`open_holdout`.
+"""Sources: where batches come from; one module per URL scheme, with two functions.
 
-To add one, write `trainer_service/sources/<scheme>.py` with these two functions and name the scheme
-in `services.api.spec.SCHEMES`. A source is a plain pull object: the next batch, the positions,
-close. It never reads ahead of what it handed out, as far as positions tell, and everything it needs
-to go on is in its positions.
+To add one, write `trainer_service/sources/<scheme>.py` with `open_training` and
+`open_holdout` as here, and name the scheme in `services.api.spec.SCHEMES`. A source is a plain pull
+object: the next batch, the positions, close. It never reads ahead of what it handed out, as far as
+positions tell, and everything it needs to go on is in its positions.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ class EndOfData(Exception):
 
 
 class Source(Protocol):
-    """A stream of batches of one trainer. Used by one thread at a time, except `lag` and
-    `bad_rows`.
-    """
+    """Batches of one trainer. For one thread at a time, except `lag` and `bad_rows`."""
 
     @property
     def bad_rows(self) -> int:
@@ -57,8 +54,9 @@ class Source(Protocol):
 def open_training(
     spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry] | None = None
 ) -> Source:
-    """This trainer's share of the training rows, from the positions of a manifest (any former
-    trainer count).
+    """This trainer's share of the training rows.
+
+    `resume` are the positions of a manifest, of any former trainer count.
 
     Raises what `Source.next_batch` raises, at once where the trouble shows at once.
     """

@@ -1,5 +1,4 @@
-"""Lanes: how files and synthetic data are shared out, so that any number of trainers can go on from
-any position.
+"""Lanes: how numbered rows are shared out, so that any number of trainers can go on anywhere.
 
 The rows are cut into stripes of batch_size rows; stripe s belongs to lane s % 60. Trainer r owns
 the lanes l with l % trainers == r and hands out their stripes in file order. A lane's position is

@@ -30,9 +30,7 @@ class Message:
 
 
 class MessageQueue:
-    """Messages read but not handed out. `end` is the first offset not to be read, None for an
-    endless stream.
-    """
+    """Messages read but not handed out; `end` is the first offset not to read (None: endless)."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""file:// and s3://: rows of one file or of all files of a glob, cut into stripes; see `decode` for
-the formats.
-"""
+"""file:// and s3://: rows of a file or of a glob's files, cut into stripes; see `decode`."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ class FileStripes:
 def open_training(
     spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
 ) -> StripeSource:
-    """See `sources.open_training`. `holdout.last` costs one pass that counts the rows of text
-    files.
-    """
+    """See `sources.open_training`. With `holdout.last`, text files take one pass for counting."""
     url = spec.data.source
     reader = _reader(spec, url)
     end: int | None = None

@@ -1,5 +1,4 @@
-"""kafka://HOST:PORT[,HOST:PORT…]/TOPIC: messages by assigned partition and offset; no consumer
-group, no commit.
+"""kafka://HOST:PORT[,HOST:PORT…]/TOPIC: messages by partition and offset; no group, no commit.
 
 Partition p belongs to trainer p % trainers. A bounded job ends at the end offsets found at its
 first start; they are part of the positions, so a resumed job ends at the same place. With
@@ -9,8 +8,10 @@ first start; they are part of the positions, so a resumed job ends at the same p
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +22,15 @@ from kafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRange
 from services.api.manifest import PositionEntry
 from services.api.spec import JobSpec
 from services.kit.errors import Damaged, InvalidInput, NotFound, Unavailable
-from trainer_service.batch import Batch
 from trainer_service.decode_message import MessageDecoder, decoder
-from trainer_service.sources import EndOfData
 from trainer_service.sources._bad_rows import BadRows
+from trainer_service.sources._message_source import MessageSource
 from trainer_service.sources._messages import MessageQueue
 from trainer_service.sources.file import training_rows
 from trainer_service.transform import Transform
 
 _REQUEST_SECONDS = 10.0
-_PROBE_AFTER = 5.0  # seconds without a message until the broker is asked whether it lives
-_GIVE_UP_AFTER = 60.0  # seconds without an answer until the job is told
-_POLL_SECONDS = 1.0
+_CONNECT_SECONDS = 1.0
 _POLL_MESSAGES = 512
 _POLL_PACKED = 16  # messages that hold many rows
 
@@ -62,12 +60,31 @@ class KafkaUrl:
         return ",".join(self.servers)
 
 
+def wait_for_broker(servers: Sequence[str]) -> None:
+    """Returns when one of the servers takes a connection; Unavailable when none does for long.
+
+    The client's own attempt would leave its thread and sockets behind.
+    """
+    deadline = time.monotonic() + _REQUEST_SECONDS
+    while True:
+        for server in servers:
+            host, _, port = server.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+                return
+            except OSError as error:
+                problem = error
+        if time.monotonic() >= deadline:
+            raise Unavailable(f"no Kafka broker at {','.join(servers)}: {problem}") from problem
+        threading.Event().wait(_CONNECT_SECONDS)
+
+
 class Topic:
     """A connection to one topic; turns the client's errors into ours."""
 
     def __init__(self, url: KafkaUrl) -> None:
         self.url = url
-        self._tp = {}
+        wait_for_broker(url.servers)
         with self._reachable("connecting"):
             self._consumer: Any = KafkaConsumer(
                 bootstrap_servers=list(url.servers),
@@ -160,141 +177,9 @@ class Topic:
             ) from error
 
 
-class KafkaSource:
-    """Batches of some partitions of a topic; see `Source`. Each batch comes from one partition."""
-
-    def __init__(
-        self,
-        topic: Topic,
-        queues: Mapping[int, MessageQueue],
-        transform: Transform,
-        batch_size: int,
-        bad_rows: BadRows,
-        *,
-        endless: bool,
-        poll_messages: int,
-        total_samples: int | None,
-    ) -> None:
-        self.total_samples = total_samples
-        self._endless = endless
-        self._topic = topic
-        self._queues = dict(queues)
-        self._transform = transform
-        self._batch_size = batch_size
-        self._bad = bad_rows
-        self._poll_messages = poll_messages
-        self._heard = self._probed = time.monotonic()
-        self._high: dict[int, int] = {}
-        wanted = {
-            number: queue.position.major
-            for number, queue in self._queues.items()
-            if not queue.complete
-        }
-        self._reading = set(wanted)
-        topic.seek(wanted)
-
-    @property
-    def bad_rows(self) -> int:
-        """Messages and rows skipped by this trainer."""
-        return self._bad.own
-
-    def next_batch(self, timeout: float) -> Batch | None:
-        """A full batch as soon as a partition has one; what waited for `timeout` seconds otherwise;
-        see `Source`.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            now = time.monotonic()
-            queue = self._ready(now - timeout)
-            if queue is not None:
-                batch = self._batch(queue)
-                if batch.samples:
-                    return batch
-                continue
-            if not self._endless and all(q.complete for q in self._queues.values()):
-                raise EndOfData
-            if now >= deadline:
-                return None
-            self._fetch(min(deadline - now, _POLL_SECONDS))
-
-    def positions(self) -> list[PositionEntry]:
-        """See `Source`."""
-        return [queue.position for queue in self._queues.values()]
-
-    def lag(self) -> int | None:
-        """See `Source`; for a bounded job the messages up to its end."""
-        marks = (
-            (q.position.major, q.end if q.end is not None else self._high.get(n, 0))
-            for n, q in self._queues.items()
-        )
-        return sum(max(0, mark - offset) for offset, mark in marks)
-
-    def close(self) -> None:
-        """See `Source`."""
-        self._topic.close()
-
-    def _ready(self, since: float) -> MessageQueue | None:
-        """The fullest queue that has a whole batch, gets nothing more, or has waited since before
-        `since`.
-        """
-        ready = [
-            q
-            for q in self._queues.values()
-            if q.rows and (q.rows >= self._batch_size or q.complete or q.waiting_since <= since)
-        ]
-        return max(ready, key=lambda q: q.rows, default=None)
-
-    def _batch(self, queue: MessageQueue) -> Batch:
-        before = queue.position
-        rows = self._transform.apply(queue.take(self._batch_size))
-        bad = len(rows.good) - int(rows.good.sum())
-        if bad:
-            where = f"{queue.name} from offset {before.major}"
-            for index, reason in rows.reasons:
-                self._bad.add(f"{where}, row {before.minor + index} of the batch", reason)
-            self._bad.add_silent(bad - len(rows.reasons))
-            self._bad.check()
-        return Batch(rows.labels, rows.dense, rows.keys, rows.offsets, queue.position)
-
-    def _fetch(self, seconds: float) -> None:
-        found = self._topic.poll(seconds, self._poll_messages) if self._queues else {}
-        for number, messages in found.items():
-            queue = self._queues[number]
-            for offset, value in messages:
-                queue.add(offset, value)
-        self._bad.check()
-        for number in sorted(self._reading):
-            queue = self._queues[number]
-            if queue.end is not None and not queue.complete and number not in found:
-                queue.complete = self._topic.next_offset(number) >= queue.end
-            if queue.complete:
-                self._topic.stop_reading(number)
-                self._reading.discard(number)
-            self._high[number] = self._topic.high_water(number) or self._high.get(number, 0)
-        self._watch(bool(found))
-
-    def _watch(self, heard: bool) -> None:
-        """A silent broker may be a dead one: asks it, and gives up when there is no answer for
-        long.
-        """
-        now = time.monotonic()
-        if heard:
-            self._heard = self._probed = now
-        elif now - self._probed >= _PROBE_AFTER:
-            try:
-                ends = self._topic.ranges()
-            except Unavailable:
-                if time.monotonic() - self._heard >= _GIVE_UP_AFTER:
-                    raise
-            else:
-                self._heard = time.monotonic()
-                self._high.update({n: ends[n][1] for n in self._queues})
-            self._probed = time.monotonic()
-
-
 def open_training(
     spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
-) -> KafkaSource:
+) -> MessageSource:
     """See `sources.open_training`."""
     topic = Topic(KafkaUrl.parse(spec.data.source))
     try:
@@ -304,7 +189,7 @@ def open_training(
         raise
 
 
-def open_holdout(spec: JobSpec, url: str) -> KafkaSource | None:
+def open_holdout(spec: JobSpec, url: str) -> MessageSource | None:
     """See `sources.open_holdout`. Offsets only grow, so what was trained before is never in it."""
     if spec.data.holdout is None:
         return None
@@ -329,7 +214,7 @@ def open_holdout(spec: JobSpec, url: str) -> KafkaSource | None:
 
 def _training(
     spec: JobSpec, topic: Topic, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
-) -> KafkaSource:
+) -> MessageSource:
     names = {topic.name(number) for number in topic.partitions}
     unknown = sorted(resume.keys() - names)
     if unknown:
@@ -372,7 +257,7 @@ def _source(
     *,
     bounded: bool,
     total: int | None,
-) -> KafkaSource:
+) -> MessageSource:
     bad_rows = BadRows(spec.data.max_bad_rows)
     messages: MessageDecoder = decoder(spec.data.format, spec.features.columns())
     queues = {
@@ -381,7 +266,7 @@ def _source(
         )
         for number, entry in starts.items()
     }
-    return KafkaSource(
+    return MessageSource(
         topic,
         queues,
         Transform(spec.features),

@@ -4,8 +4,8 @@
 and 2,000,000 (geometric) and draws ranks by Zipf(1.05); its id carries the slot in the top 16 bits.
 The planted model is
 
-    logit = BIAS + dense·w + W_SCALE·Σ_s w(id_s) + PAIR_SCALE·Σ_pairs w(id_a, id_b),    label ~
-    Bernoulli(sigmoid(logit))
+    logit = BIAS + dense·w + W_SCALE·Σ_s w(id_s) + PAIR_SCALE·Σ_pairs w(id_a, id_b)
+    label ~ Bernoulli(sigmoid(logit))
 
 where w(·) is a nearly normal number derived from a hash, so no weight is stored. The AUC of the
 true probabilities is the Bayes AUC: what a perfect model would reach. Rows of a stripe depend on
@@ -127,8 +127,8 @@ class _Zipf:
     def __init__(self, exponent: float) -> None:
         self._slope = exponent - 1
         self._table = np.cumsum(np.arange(1, self._TABLE + 1, dtype=np.float64) ** -exponent)
-        # The form's own error at the border is known (Euler and Maclaurin's next term): left in, it would
-        # move the ranks of the longest tail.
+        # The form's own error at the border (Euler and Maclaurin's next term): kept, it would move
+        # the ranks of the longest tail.
         error = exponent * (self._TABLE + 0.5) ** (-exponent - 1) / 24
         self._limit = self._table[-1] + self._tail(np.array(self._TABLE)) - error
 
@@ -235,9 +235,7 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _normal(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """One nearly normal number per word, mean 0, variance 1: the sum of four 16-bit uniforms of its
-    hash.
-    """
+    """One nearly normal number per word: the sum of four 16-bit uniforms of its hash, scaled."""
     hashes = _mix(words)
     quarter = np.uint64(0xFFFF)
     sums = (hashes & quarter) + (hashes >> np.uint64(48))
@@ -248,9 +246,7 @@ def _normal(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
 
 
 def _ids(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """(SLOTS, n) keys: slot + 1 in the top 16 bits, a hash of slot and rank below; positive as
-    int64.
-    """
+    """(SLOTS, n) keys: slot + 1 in the top 16 bits, so positive as int64; a hash of both below."""
     slots = np.arange(1, SLOTS + 1, dtype=np.uint64)[:, None]
     low = _mix((slots << np.uint64(40)) + ranks.astype(np.uint64)) & np.uint64((1 << 48) - 1)
     return np.asarray((slots << np.uint64(48)) | low)

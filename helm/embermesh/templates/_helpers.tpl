@@ -50,6 +50,8 @@ redis://{{ include "embermesh.fullname" . }}-redis:6379/0
 {{/* What all our pods have in common. */}}
 {{- define "embermesh.podDefaults" -}}
 serviceAccountName: {{ include "embermesh.serviceAccountName" . }}
+# Kubernetes would inject variables like EMBERMESH_CHECKPOINT_PORT, which our strict settings refuse.
+enableServiceLinks: false
 automountServiceAccountToken: false
 securityContext:
   runAsNonRoot: true

@@ -36,5 +36,17 @@ TEST(Crc32c, HardwareAndPortableAgreeOnEveryLengthAndAlignment) {
   }
 }
 
+TEST(Crc32c, DataSealedWithItsMaskedChecksumKeepsAnIdentity) {
+  std::uint32_t seen[2] = {0, 0};
+  for (const bool masked : {false, true}) {
+    for (std::uint32_t data = 0; data < 2; ++data) {
+      const std::uint32_t crc = crc32c(std::as_bytes(std::span(&data, 1)));
+      const std::uint32_t sealed[2] = {data, masked ? masked_crc(crc) : crc};
+      seen[data] = crc32c(std::as_bytes(std::span(sealed)));
+    }
+    EXPECT_EQ(seen[0] != seen[1], masked);
+  }
+}
+
 }  // namespace
 }  // namespace embermesh

@@ -25,7 +25,7 @@ std::string sample_block() {
 
 std::string resealed(std::string block) {
   block.resize(block.size() - 4);
-  const std::uint32_t crc = crc32c(bytes_of(block));
+  const std::uint32_t crc = masked_crc(crc32c(bytes_of(block)));
   block.append(reinterpret_cast<const char*>(&crc), sizeof crc);
   return block;
 }

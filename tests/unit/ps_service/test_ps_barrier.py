@@ -177,13 +177,13 @@ def test_deadline_names_the_missing_ranks() -> None:
     assert not recorder.calls
 
 
-def test_retry_of_a_waiting_push_replaces_it(pool) -> None:
-    barrier, recorder = make(2)
+def test_retry_of_a_waiting_push_replaces_it_at_once(pool) -> None:
+    barrier, recorder = make(2, timeout=60)
     first = pool.submit(barrier.arrive, 0, 1, "first")
     until_waiting(barrier, {0})
     second: Future = pool.submit(barrier.arrive, 0, 1, "second")
     with pytest.raises(Conflict, match="rank 0 repeated step 1"):
-        first.result(10)
+        first.result(5)
     assert barrier.arrive(1, 1, "other") == Outcome(1, duplicate=False)
     assert second.result(10) == Outcome(1, duplicate=False)
     assert recorder.calls == [[(0, "second"), (1, "other")]]

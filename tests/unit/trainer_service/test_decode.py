@@ -108,7 +108,7 @@ def test_a_large_file_comes_in_blocks(tmp_path):
     blocks = list(open_rows(url, "csv", ["a"]).blocks(0, lambda line: None))
     assert len(blocks) > 2
     assert sum(b.count for b in blocks) == 2_000_001
-    assert max(b.rows.nbytes for b in blocks) < 8 << 20
+    assert max(b.rows.nbytes for b in blocks if b.rows is not None) < 8 << 20
 
 
 @pytest.mark.parametrize("columns", [["zz"], ["a", "zz"]])
@@ -146,6 +146,7 @@ def test_parquet_keeps_types_and_skips_row_groups(tmp_path):
         (60, 30, False),
         (90, 10, False),
     ]
+    assert blocks[2].rows is not None
     assert blocks[2].rows.schema == pa.schema([("a", pa.int64())])
     assert blocks[2].rows.column(0).to_pylist() == list(range(60, 90))
 
@@ -207,7 +208,7 @@ def test_a_line_longer_than_a_block_is_damaged_and_no_endless_read(tmp_path):
 def test_no_match_names_the_url(tmp_path):
     with pytest.raises(NotFound, match=r"no file matches 'file://.*\*\.gz'"):
         open_rows(f"file://{tmp_path}/*.gz", "csv", None)
-    with pytest.raises(NotFound, match="gone.csv"):
+    with pytest.raises(NotFound, match=r"gone\.csv"):
         open_rows(f"file://{tmp_path}/gone.csv", "csv", None)
 
 

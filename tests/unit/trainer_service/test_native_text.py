@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_hash_combine_hashes_the_bytes_in_order(rows):
 @given(st.lists(st.floats(allow_infinity=False), max_size=20))
 def test_float_text_reads_back_and_is_repr(values):
     offsets, data = _native.float_text(np.array(values, np.float64))
-    texts = [bytes(data[a:b]).decode() for a, b in zip(offsets, offsets[1:], strict=False)]
+    texts = [bytes(data[a:b]).decode() for a, b in itertools.pairwise(offsets)]
     expected = ["" if math.isnan(v) else repr(v + 0.0).removesuffix(".0") for v in values]
     assert texts == ["0" if text == "-0" else text for text in expected]
     back, _ = _native.parse_floats(offsets, data)
@@ -60,7 +61,7 @@ def test_float_text_reads_back_and_is_repr(values):
 def test_float_text_of_float32_is_short(values):
     array = np.array(values, np.float32)
     offsets, data = _native.float_text(array)
-    texts = [bytes(data[a:b]).decode() for a, b in zip(offsets, offsets[1:], strict=False)]
+    texts = [bytes(data[a:b]).decode() for a, b in itertools.pairwise(offsets)]
     np.testing.assert_array_equal(np.array(texts or [], np.float32), array)
     for text, value in zip(texts, array, strict=True):
         if 1e-4 <= abs(value) < 2**24:
@@ -98,8 +99,8 @@ def test_parse_floats_codes(text, code):
 @given(st.lists(st.text("ab|é", max_size=8), max_size=10), st.sampled_from(["|", "é"]))
 def test_split_drops_empty_tokens(texts, separator):
     rows, offsets, data = _native.split(*layout([t.encode() for t in texts]), separator.encode())
-    tokens = [bytes(data[a:b]).decode() for a, b in zip(offsets, offsets[1:], strict=False)]
-    got = [tokens[a:b] for a, b in zip(rows, rows[1:], strict=False)]
+    tokens = [bytes(data[a:b]).decode() for a, b in itertools.pairwise(offsets)]
+    got = [tokens[a:b] for a, b in itertools.pairwise(rows)]
     assert got == [[token for token in text.split(separator) if token] for text in texts]
 
 
@@ -131,4 +132,4 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="lengths 1 and 2 differ"):
         _native.hash_combine([np.zeros(1, np.uint64), np.zeros(2, np.uint64)])
     with pytest.raises(TypeError):
-        _native.hash_strings(offsets.astype(np.float32), data)
+        _native.hash_strings(offsets.astype(np.float32), data)  # type: ignore[arg-type]

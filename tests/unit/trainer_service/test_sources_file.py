@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import random
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from services.api.manifest import PositionEntry
 from services.api.spec import JobSpec, validate
 from services.kit.errors import Damaged, InvalidInput, NotFound
 from tests.data import shared_data
+from trainer_service.batch import Batch
 from trainer_service.sources import EndOfData, Source, open_holdout, open_training
 
 Key = tuple[int, int]  # epoch, id of the row
@@ -52,6 +54,18 @@ def drain(source: Source, limit: int = 10**9) -> list[int]:
     return ids
 
 
+def take(source: Source, timeout: float = 0.0) -> Batch:
+    batch = source.next_batch(timeout)
+    assert batch is not None
+    return batch
+
+
+def holdout_of(spec: JobSpec) -> Source:
+    holdout = open_holdout(spec)
+    assert holdout is not None
+    return holdout
+
+
 def trainers(spec: JobSpec, count: int, resume=None) -> list[Source]:
     return [open_training(spec, rank=r, trainers=count, resume=resume) for r in range(count)]
 
@@ -63,7 +77,7 @@ def test_the_union_of_all_trainers_is_every_row_once_per_epoch(tmp_path, count, 
     shares = [drain(source) for source in trainers(spec, count)]
     assert sorted(i for share in shares for i in share) == sorted([*range(rows)] * 2)
     for share in shares:  # file order inside an epoch: the ids fall at most once
-        assert sum(a > b for a, b in zip(share, share[1:], strict=False)) <= 1
+        assert sum(a > b for a, b in itertools.pairwise(share)) <= 1
 
 
 @settings(max_examples=30, deadline=None)
@@ -101,7 +115,7 @@ def test_resume_with_another_trainer_count_gives_exactly_the_rest(
 def test_next_is_the_position_after_the_batch(tmp_path):
     spec = job(write_csv(tmp_path / "a.csv", 1000), batch_size=10, epochs=2)
     source = open_training(spec, rank=1, trainers=2)
-    batches = [source.next_batch(0) for _ in range(31)]
+    batches = [take(source) for _ in range(31)]
     assert [b.next.partition for b in batches[:2]] == ["lane-01", "lane-03"]
     first, later = batches[0].next, batches[30].next
     assert (first.major, first.minor, first.end) == (0, 61, 0)
@@ -143,8 +157,7 @@ def test_more_trainers_than_lanes(tmp_path):
 def test_holdout_last_splits_without_overlap(tmp_path, rows, last):
     spec = job(write_csv(tmp_path / "a.csv", rows), holdout={"last": last}, epochs=2)
     train = [i for s in trainers(spec, 3) for i in drain(s)]
-    holdout = open_holdout(spec)
-    assert holdout is not None
+    holdout = holdout_of(spec)
     held = drain(holdout)
     border = round((1 - last) * rows - 0.4999999)  # floor, blind to rounding errors
     assert sorted(train) == sorted([*range(border)] * 2)
@@ -156,7 +169,7 @@ def test_holdout_of_its_own_file(tmp_path):
     spec = job(
         write_csv(tmp_path / "a.csv", 9), holdout={"source": write_csv(tmp_path / "b.csv", 5)}
     )
-    assert drain(open_holdout(spec)) == list(range(5))
+    assert drain(holdout_of(spec)) == list(range(5))
     assert len(drain(open_training(spec, rank=0, trainers=1))) == 9
     assert open_holdout(job(write_csv(tmp_path / "a.csv", 9))) is None
 
@@ -177,7 +190,8 @@ def test_total_samples_is_known_where_counting_is_done_anyway(tmp_path):
 
 # ---- bad rows ----------------------------------------------------------------------------------
 
-BAD = "y,id\n1,0\n7,1\n0,2,extra\n0,3\n1,x\n0\n1,6\n"  # rows 1 (label) and x (id) and two malformed lines
+# A wrong label, a line too long, a wrong id, a line too short; well are the ids 0, 3 and 6.
+BAD = "y,id\n1,0\n7,1\n0,2,extra\n0,3\n1,x\n0\n1,6\n"
 
 
 def test_bad_rows_are_counted_once_and_skipped(tmp_path, caplog):
@@ -225,7 +239,7 @@ def test_a_gzip_that_breaks_off_gives_its_first_rows_and_then_the_error(tmp_path
     packed = gzip.compress(body.encode(), 1)
     (tmp_path / "a.csv.gz").write_bytes(packed[: len(packed) * 9 // 10])
     source = open_training(job(f"file://{tmp_path}/a.csv.gz", batch_size=1000), rank=0, trainers=1)
-    assert source.next_batch(0).samples == 1000
+    assert take(source).samples == 1000
     for _ in range(2):
         with pytest.raises(Damaged, match=r"a\.csv\.gz is damaged"):
             drain(source)
@@ -256,7 +270,7 @@ def test_the_criteo_sample():
     rows = clicks = 0
     with pytest.raises(EndOfData):
         while True:
-            batch = source.next_batch(0)
+            batch = take(source)
             rows += batch.samples
             clicks += int(batch.labels.sum())
     assert rows == source.total_samples == 161_646

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -35,7 +36,7 @@ def bags(rows, feature_count: int) -> list[list[list[int]]]:
     assert len(cuts) == feature_count * n + 1
     assert cuts[0] == 0
     assert cuts[-1] == len(rows.keys)
-    flat = [rows.keys[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)]
+    flat = [rows.keys[a:b].tolist() for a, b in itertools.pairwise(cuts)]
     return [flat[f * n : (f + 1) * n] for f in range(feature_count)]
 
 
