@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 SIDES = {
     "dense_only": ["--steps", "60", "--warm-up", "5"],
     "ours": ["--steps", "100", "--warm-up", "10"],
-    "keras_plain": ["--steps", "5", "--warm-up", "2"],
+    "keras_plain": ["--steps", "8", "--warm-up", "2"],
 }
 
 

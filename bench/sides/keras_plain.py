@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -48,7 +49,8 @@ class Clock(keras.callbacks.Callback):
         super().__init__()
         self.ends: list[float] = []
 
-    def on_train_batch_end(self, batch: int, logs: object = None) -> None:  # noqa: ARG002  # Keras fixes the signature
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002  # Keras's
+        float(logs["loss"])  # waits for the step, which TensorFlow may only have queued
         self.ends.append(time.perf_counter())
 
 

@@ -8,16 +8,13 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
-from ps_service.client.sparse import CALL_SECONDS, CONFIGURE_SECONDS
-from services.kit import rpc
+from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from services.kit.errors import Conflict, InvalidInput
-from services.kit.rpc import Call
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -30,7 +27,7 @@ class DenseStep:
     pause: bool  # every trainer of this step asked to pause: stop after it
 
 
-class DenseClient:
+class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
     """Talks to block i at addresses[i]. Thread-safe once configured."""
 
     def __init__(
@@ -43,14 +40,17 @@ class DenseClient:
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
     ) -> None:
-        """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
-        configure.
-        """
-        self._names = [f"dense-PS {i} at {a}" for i, a in enumerate(addresses)]
-        self._channels = [rpc.connect(a) for a in addresses]
-        self._stubs = [ps_pb2_grpc.DensePsStub(c) for c in self._channels]
-        self._caller_fields = {"generation": generation, "epoch": epoch, "rank": rank}
-        self._timeout, self._stop = timeout, stop
+        """See `Peers`."""
+        super().__init__(
+            "dense-PS",
+            ps_pb2_grpc.DensePsStub,
+            addresses,
+            generation=generation,
+            epoch=epoch,
+            rank=rank,
+            timeout=timeout,
+            stop=stop,
+        )
         self._places: list[slice] = []  # of each block in the flat array
 
     def configure(
@@ -61,31 +61,26 @@ class DenseClient:
 
         These are `initial` for a fresh job, the restored ones after a restore.
         """
-        self._places = even_slices(len(initial), len(self._stubs))
-        calls = [
-            Call(
-                stub.Configure,
-                ps_pb2.DenseConfigureRequest(
-                    caller=self._caller(0),
-                    optimizer=optimizer,
-                    params=dict(params),
-                    values=codec.pack_floats(initial[place]),
-                    offset=place.start,
-                ),
-                name,
+        self._places = even_slices(len(initial), len(self))
+        requests = enumerate(
+            ps_pb2.DenseConfigureRequest(
+                caller=self.caller(0),
+                optimizer=optimizer,
+                params=dict(params),
+                values=codec.pack_floats(initial[place]),
+                offset=place.start,
             )
-            for stub, place, name in zip(self._stubs, self._places, self._names, strict=True)
-        ]
-        return self._join(self._ask(calls, max(self._timeout, CONFIGURE_SECONDS)))
+            for place in self._places
+        )
+        replies = self.ask(
+            lambda stub: stub.Configure, requests, at_least_seconds=CONFIGURE_SECONDS
+        )
+        return self._join(replies)
 
     def pull(self) -> NDArray[np.float32]:
         """Current values (n,)."""
-        request = ps_pb2.DensePullRequest(caller=self._caller(0))
-        calls = [
-            Call(stub.Pull, request, name)
-            for stub, name in zip(self._stubs, self._names, strict=True)
-        ]
-        return self._join(self._ask(calls, self._timeout))
+        request = ps_pb2.DensePullRequest(caller=self.caller(0))
+        return self._join(self.ask_all(lambda stub: stub.Pull, request))
 
     def push(
         self, grads: NDArray[np.float32], *, step: int, samples: int, pause: bool
@@ -96,76 +91,36 @@ class DenseClient:
         places = self._configured()
         if grads.shape != (places[-1].stop,):
             raise InvalidInput(f"grads has shape {grads.shape}, expected ({places[-1].stop},)")
-        calls = [
-            Call(
-                stub.Push,
-                ps_pb2.DensePushRequest(
-                    caller=self._caller(step),
-                    samples=samples,
-                    grads=codec.pack_floats(grads[place]),
-                    pause=pause,
-                ),
-                name,
+        requests = enumerate(
+            ps_pb2.DensePushRequest(
+                caller=self.caller(step),
+                samples=samples,
+                grads=codec.pack_floats(grads[place]),
+                pause=pause,
             )
-            for stub, place, name in zip(self._stubs, places, self._names, strict=True)
-        ]
-        replies = self._ask(calls, self._timeout)
+            for place in places
+        )
+        replies = self.ask(lambda stub: stub.Push, requests)
         return DenseStep(self._join(replies), replies[0].version, replies[0].pause)
 
     def leave(self, step: int) -> None:
         """Says on all blocks that this trainer takes no step after `step`."""
-        request = ps_pb2.LeaveRequest(caller=self._caller(step))
-        calls = [
-            Call(stub.Leave, request, name)
-            for stub, name in zip(self._stubs, self._names, strict=True)
-        ]
-        rpc.call_all(calls, timeout=self._timeout, stop=self._stop)
+        self.ask_all(lambda stub: stub.Leave, ps_pb2.LeaveRequest(caller=self.caller(step)))
 
     def trainers(self) -> int:
         """Trainers still taking steps, as block 0 sees them."""
-        reply = rpc.call(
-            self._stubs[0].Stats,
-            ps_pb2.StatsRequest(),
-            peer=self._names[0],
-            timeout=self._timeout,
-            stop=self._stop,
-        )
-        return reply.trainers
-
-    def close(self) -> None:
-        """Closes the channels."""
-        for channel in self._channels:
-            channel.close()
-
-    def __enter__(self) -> DenseClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _caller(self, step: int) -> ps_pb2.Caller:
-        return ps_pb2.Caller(step=step, **self._caller_fields)
+        (reply,) = self.ask(lambda stub: stub.Stats, [(0, ps_pb2.StatsRequest())])
+        return int(reply.trainers)
 
     def _configured(self) -> list[slice]:
         if not self._places:
             raise Conflict("this client is not configured: call configure first")
         return self._places
 
-    def _ask(
-        self, calls: list[Call[ps_pb2.DenseValuesReply]], timeout: float
-    ) -> list[ps_pb2.DenseValuesReply]:
-        replies = rpc.call_all(calls, timeout=timeout, stop=self._stop)
-        return replies
-
     def _join(self, replies: list[ps_pb2.DenseValuesReply]) -> NDArray[np.float32]:
         places = self._configured()
         values = np.empty(places[-1].stop, dtype=np.float32)
-        for place, reply, name in zip(places, replies, self._names, strict=True):
+        for place, reply, name in zip(places, replies, self.names, strict=True):
             field = f"{name}: values of the reply"
             values[place] = codec.unpack_floats(reply.values, field, place.stop - place.start)
         return values

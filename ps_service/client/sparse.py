@@ -1,8 +1,5 @@
 """SparseClient: one trainer's access to the rows of all shards. A verb asks all shards at once and
 joins the replies.
-
-Every call has a deadline; a shard that is away is retried within it. Repeating is safe: reads
-change nothing that a repeat would not, and pushes are numbered by (rank, step).
 """
 
 from __future__ import annotations
@@ -10,21 +7,16 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPlan, ShardSlice
 from ps_service.tables import TableSpec
-from services.kit import rpc
 from services.kit.errors import InvalidInput
-from services.kit.rpc import Call
 from services.wire import ps_pb2, ps_pb2_grpc
-
-CALL_SECONDS = 150.0  # longer than a server waits for missing trainers, so that its answer arrives
-CONFIGURE_SECONDS = 1_800.0  # a restore reads the shard's whole share of a checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +30,7 @@ class PushOutcome:
     duplicate: int  # shards that had applied this (rank, step) before
 
 
-class SparseClient:
+class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
     """Talks to shard i at addresses[i]. Thread-safe."""
 
     def __init__(
@@ -51,28 +43,27 @@ class SparseClient:
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
     ) -> None:
-        """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
-        configure.
-        """
-        self._names = [f"sparse-PS {i} at {a}" for i, a in enumerate(addresses)]
-        self._channels = [rpc.connect(a) for a in addresses]
-        self._stubs = [ps_pb2_grpc.SparsePsStub(c) for c in self._channels]
-        self._generation, self._epoch, self._rank = generation, epoch, rank
-        self._timeout, self._stop = timeout, stop
+        """See `Peers`."""
+        super().__init__(
+            "sparse-PS",
+            ps_pb2_grpc.SparsePsStub,
+            addresses,
+            generation=generation,
+            epoch=epoch,
+            rank=rank,
+            timeout=timeout,
+            stop=stop,
+        )
 
     def configure(self, tables: Sequence[TableSpec], seed: int) -> int:
         """Creates the tables on all shards, or checks that they agree; returns the rows restored
         over all shards.
         """
         request = ps_pb2.SparseConfigureRequest(
-            caller=self._caller(0), tables=[t.to_proto() for t in tables], seed=seed
+            caller=self.caller(0), tables=[t.to_proto() for t in tables], seed=seed
         )
-        calls = [
-            Call(stub.Configure, request, name)
-            for stub, name in zip(self._stubs, self._names, strict=True)
-        ]
-        replies = rpc.call_all(
-            calls, timeout=max(self._timeout, CONFIGURE_SECONDS), stop=self._stop
+        replies = self.ask_all(
+            lambda stub: stub.Configure, request, at_least_seconds=CONFIGURE_SECONDS
         )
         return sum(r.restored_rows for r in replies)
 
@@ -82,24 +73,20 @@ class SparseClient:
         """
         self._check(plan)
         asked = [i for i, s in enumerate(plan.shards) if not s.empty]
-        calls = [
-            Call(
-                self._stubs[i].Pull,
-                ps_pb2.SparsePullRequest(
-                    caller=self._caller(step),
-                    read_only=read_only,
-                    counts=plan.shards[i].counts,
-                    keys=plan.shards[i].keys,
-                ),
-                self._names[i],
+        requests = (
+            ps_pb2.SparsePullRequest(
+                caller=self.caller(step),
+                read_only=read_only,
+                counts=plan.shards[i].counts,
+                keys=plan.shards[i].keys,
             )
             for i in asked
-        ]
-        replies = rpc.call_all(calls, timeout=self._timeout, stop=self._stop)
+        )
+        replies = self.ask(lambda stub: stub.Pull, zip(asked, requests, strict=True))
         values = np.empty(plan.value_floats, dtype=np.float32)
         for i, reply in zip(asked, replies, strict=True):
             place = plan.shards[i].values
-            field = f"{self._names[i]}: values of the reply"
+            field = f"{self.names[i]}: values of the reply"
             values[place] = codec.unpack_floats(reply.values, field, place.stop - place.start)
         return values
 
@@ -124,7 +111,7 @@ class SparseClient:
 
         def request(part: ShardSlice) -> ps_pb2.SparsePushRequest:
             return ps_pb2.SparsePushRequest(
-                caller=self._caller(step),
+                caller=self.caller(step),
                 samples=samples,
                 counts=part.counts,
                 keys=part.keys,
@@ -132,11 +119,8 @@ class SparseClient:
                 read_step=read_step,
             )
 
-        calls = [
-            Call(stub.Push, request(part), name)
-            for stub, part, name in zip(self._stubs, plan.shards, self._names, strict=True)
-        ]
-        replies = rpc.call_all(calls, timeout=self._timeout, stop=self._stop)
+        requests = enumerate(request(part) for part in plan.shards)
+        replies = self.ask(lambda stub: stub.Push, requests)
         return PushOutcome(
             applied=sum(r.applied for r in replies),
             missing=sum(r.missing for r in replies),
@@ -145,34 +129,9 @@ class SparseClient:
 
     def leave(self, step: int) -> None:
         """Says on all shards that this trainer takes no step after `step`."""
-        request = ps_pb2.LeaveRequest(caller=self._caller(step))
-        calls = [
-            Call(stub.Leave, request, name)
-            for stub, name in zip(self._stubs, self._names, strict=True)
-        ]
-        rpc.call_all(calls, timeout=self._timeout, stop=self._stop)
-
-    def close(self) -> None:
-        """Closes the channels."""
-        for channel in self._channels:
-            channel.close()
-
-    def __enter__(self) -> SparseClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _caller(self, step: int) -> ps_pb2.Caller:
-        return ps_pb2.Caller(
-            generation=self._generation, epoch=self._epoch, rank=self._rank, step=step
-        )
+        request = ps_pb2.LeaveRequest(caller=self.caller(step))
+        self.ask_all(lambda stub: stub.Leave, request)
 
     def _check(self, plan: KeyPlan) -> None:
-        if len(plan.shards) != len(self._stubs):
-            raise InvalidInput(f"the plan is for {len(plan.shards)} shards, not {len(self._stubs)}")
+        if len(plan.shards) != len(self):
+            raise InvalidInput(f"the plan is for {len(plan.shards)} shards, not {len(self)}")

@@ -1,0 +1,94 @@
+"""Peers: the servers of one role, and the identity under which one trainer calls them.
+
+Both clients stand on it. Every verb goes to all asked servers at once and has a deadline; a server
+that is away is retried within it. Repeating is safe: reads change nothing that a repeat would not,
+and pushes are numbered by (rank, step).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import grpc
+
+from services.kit import rpc
+from services.kit.rpc import Call
+from services.wire import ps_pb2
+
+CALL_SECONDS = 150.0  # longer than a server waits for missing trainers, so that its answer arrives
+CONFIGURE_SECONDS = 1_800.0  # a restore reads the server's whole share of a checkpoint
+
+StubT = TypeVar("StubT")
+PeersT = TypeVar("PeersT", bound="Peers[Any]")
+
+
+class Peers(Generic[StubT]):
+    """Stub i talks to addresses[i]. Thread-safe; a context manager that closes the channels."""
+
+    def __init__(
+        self,
+        role: str,
+        stub: Callable[[grpc.Channel], StubT],
+        addresses: Sequence[str],
+        *,
+        generation: int,
+        epoch: int,
+        rank: int,
+        timeout: float,
+        stop: threading.Event | None,
+    ) -> None:
+        """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
+        configure.
+        """
+        self.names = [f"{role} {i} at {a}" for i, a in enumerate(addresses)]
+        self._channels = [rpc.connect(a) for a in addresses]
+        self.stubs = [stub(c) for c in self._channels]
+        self._generation, self._epoch, self._rank = generation, epoch, rank
+        self._timeout, self._stop = timeout, stop
+
+    def __len__(self) -> int:
+        return len(self.stubs)
+
+    def caller(self, step: int) -> ps_pb2.Caller:
+        """This trainer at `step`."""
+        return ps_pb2.Caller(
+            generation=self._generation, epoch=self._epoch, rank=self._rank, step=step
+        )
+
+    def ask(
+        self,
+        verb: Callable[[StubT], Any],
+        requests: Iterable[tuple[int, Any]],
+        *,
+        at_least_seconds: float = 0.0,
+    ) -> list[Any]:
+        """Sends each (server, request) at once; replies in this order. Raises the first failure."""
+        calls = [Call(verb(self.stubs[i]), request, self.names[i]) for i, request in requests]
+        timeout = max(self._timeout, at_least_seconds)
+        return rpc.call_all(calls, timeout=timeout, stop=self._stop)
+
+    def ask_all(
+        self, verb: Callable[[StubT], Any], request: Any, *, at_least_seconds: float = 0.0
+    ) -> list[Any]:
+        """Sends the same request to every server."""
+        everyone = ((i, request) for i in range(len(self)))
+        return self.ask(verb, everyone, at_least_seconds=at_least_seconds)
+
+    def close(self) -> None:
+        """Closes the channels."""
+        for channel in self._channels:
+            channel.close()
+
+    def __enter__(self: PeersT) -> PeersT:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
