@@ -124,7 +124,8 @@ class Training(Strict):
         default=4,
         ge=0,
         le=64,
-        description="Steps a row may be read before its gradient is written.",
+        description="Bound on the steps between the read of a row and the write of its gradient. "
+        "Trainers of this version read after their last write is applied, which is 0.",
     )
     seed: int = Field(
         default=0,

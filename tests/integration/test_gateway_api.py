@@ -91,7 +91,7 @@ def test_every_problem_of_a_spec_is_told_at_once(harness: Harness) -> None:
         ("application/yaml", b"a: [", "not YAML or JSON: "),
         ("application/yaml", b"just words", "a JobSpec is a mapping, got str"),
         ("application/yaml", b"\xff\xfe\xfd", "not YAML or JSON: "),
-        ("application/yaml", b"[" * 600, "maximum recursion depth"),
+        ("application/yaml", b"[" * 600, "nested deeper than 50 levels"),
         ("application/json", b"[" * 5_000, "maximum recursion depth"),
         ("application/json", b" " * (1 << 18) + b"{}", "larger than 262144 bytes"),
     ],
