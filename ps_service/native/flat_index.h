@@ -1,92 +1,172 @@
-// Open-addressing index (table, key) -> row number, with linear probing in 16-byte slots.
+// Open-addressing index of one table in one partition: hash -> row, four slots to a cache line.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <utility>
+#include <vector>
 
 #include "row_arena.h"
+#include "simd.h"
+#include "slab_pool.h"
 
 namespace embermesh {
 
-// Every 64-bit key is legal: an empty slot is marked by its row number, not by a key.
+// The hash stands for the key: within a table each is a function of the other (hash.h).
+struct Slot {
+  std::uint64_t hash;
+  RowNumber row;
+  std::uint32_t meta;  // belongs to whoever keeps account of a row's use; 0 at first
+};
+
+// Linear probing by buckets of one cache line. A bucket's entries come before its empty slots, and
+// no entry lies behind a bucket that has an empty slot on the way from its home. So every 64-bit
+// hash is legal (an empty slot is told by its row), a search ends in the first bucket that is not
+// full, and erasing leaves no tombstone.
+//
+// A bucket's home rises with the low half of the hash, so growing copies the entries in order. Up
+// to a page the buckets lie in one block that fits; beyond, in pages from the pool.
+//
 // Not thread-safe: its partition's lock guards it.
 class FlatIndex {
  public:
-  // Row of (table, key), or kNoRow. `hash` is the low half of row_hash.
-  [[nodiscard]] RowNumber find(std::uint32_t table, std::uint64_t key,
-                               std::uint32_t hash) const noexcept {
-    if (size_ == 0) return kNoRow;
-    for (std::size_t at = hash & mask_;; at = (at + 1) & mask_) {
-      const Slot& slot = slots_[at];
-      if (slot.row == kNoRow) return kNoRow;
-      if (slot.key == key && slot.table == table) return slot.row;
+  // `pool` has slabs of kPageBytes and must outlive the index.
+  explicit FlatIndex(SlabPool& pool) noexcept : pool_(&pool) {}
+  FlatIndex(FlatIndex&& other) noexcept { swap(other); }
+  FlatIndex& operator=(FlatIndex&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  FlatIndex(const FlatIndex&) = delete;
+  FlatIndex& operator=(const FlatIndex&) = delete;
+  ~FlatIndex() { free_pages(); }
+
+  // The slot of `hash`, or null; valid until the next insert, erase or shrink.
+  [[nodiscard]] Slot* find(std::uint64_t hash) const noexcept {
+    if (buckets_ == 0) return nullptr;
+    for (std::size_t b = home(hash);; b = after(b)) {
+      Bucket& bucket = at(b);
+      if (const unsigned same = bucket.match(hash); same != 0) {
+        // Of two slots the first is the entry: an empty one may hold the same bits, but behind it.
+        Slot& slot = bucket.slots[std::countr_zero(same)];
+        return slot.row == kNoRow ? nullptr : &slot;
+      }
+      if (!bucket.is_full()) return nullptr;
     }
   }
 
-  void prefetch(std::uint32_t hash) const noexcept {
-    if (size_ != 0) __builtin_prefetch(&slots_[hash & mask_]);
+  void prefetch(std::uint64_t hash) const noexcept {
+    if (buckets_ != 0) prefetch_line(&at(home(hash)));
   }
 
-  // Makes room for one more entry; rehash(table, key) gives the low half of row_hash.
-  // Throws std::bad_alloc, and then nothing has changed.
-  template <class Rehash>
-  void reserve_one(const Rehash& rehash) {
-    if ((size_ + 1) * kFullDenominator <= capacity() * kFullNumerator) return;
-    grow(capacity() == 0 ? kFirstCapacity : 2 * capacity(), rehash);
+  // Makes room for one more entry. Throws std::bad_alloc, and then nothing has changed.
+  void reserve_one() {
+    if ((size_ + 1) * kFullDenominator > capacity() * kFullNumerator) grow();
   }
 
-  // Adds (table, key), which must be absent, after reserve_one.
-  void insert(std::uint32_t table, std::uint64_t key, std::uint32_t hash, RowNumber row) noexcept {
-    place(slots_.get(), mask_, Slot{key, row, table}, hash);
+  // Adds `hash`, which must be absent, after reserve_one.
+  void insert(std::uint64_t hash, RowNumber row) noexcept {
+    place(Slot{hash, row, 0});
     ++size_;
   }
 
-  // Calls visit(table, key, row) for every entry, in no particular order.
+  // Removes the entry of `slot`, which came from find.
+  void erase(Slot* slot) noexcept;
+
+  // Makes the index smaller if it is less than a quarter full. Without memory it stays as it is.
+  void shrink() noexcept;
+
+  // Calls visit(Slot&) for the entries of the buckets [first, first + count).
+  template <class Visit>
+  void for_each(std::size_t first, std::size_t count, const Visit& visit) const {
+    for (std::size_t b = first; b < first + count && b < buckets_; ++b) {
+      for (Slot& slot : at(b).slots) {
+        if (slot.row != kNoRow) visit(slot);
+      }
+    }
+  }
+  // Calls visit(Slot&) for every entry, in no particular order.
   template <class Visit>
   void for_each(const Visit& visit) const {
-    for (std::size_t at = 0; at < capacity(); ++at) {
-      const Slot& slot = slots_[at];
-      if (slot.row != kNoRow) visit(slot.table, slot.key, slot.row);
-    }
+    for_each(0, buckets_, visit);
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t capacity() const noexcept { return slots_ ? mask_ + 1 : 0; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return capacity() * sizeof(Slot); }
+  [[nodiscard]] std::size_t buckets() const noexcept { return buckets_; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return buckets_ * kBucketSlots; }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return buckets_ * sizeof(Bucket) + pages_.size() * sizeof(Bucket*);
+  }
+
+  static constexpr std::size_t kPageBytes = std::size_t{8} << 10;
 
  private:
-  struct Slot {
-    std::uint64_t key;
-    RowNumber row;
-    std::uint32_t table;
+  static constexpr std::size_t kBucketSlots = 4;
+  static constexpr std::size_t kFullNumerator = 7;  // at most 7/8 full
+  static constexpr std::size_t kFullDenominator = 8;
+
+  struct alignas(64) Bucket {
+    Slot slots[kBucketSlots];
+
+    // Bit i: slot i has this hash. No branch, because which slot it is cannot be predicted.
+    [[nodiscard]] unsigned match(std::uint64_t hash) const noexcept {
+      unsigned same = 0;
+      for (unsigned i = 0; i < kBucketSlots; ++i) {
+        same |= static_cast<unsigned>(slots[i].hash == hash) << i;
+      }
+      return same;
+    }
+    [[nodiscard]] bool is_full() const noexcept { return slots[kBucketSlots - 1].row != kNoRow; }
+    // Number of entries.
+    [[nodiscard]] std::size_t used() const noexcept {
+      std::size_t n = 0;
+      while (n < kBucketSlots && slots[n].row != kNoRow) ++n;
+      return n;
+    }
   };
-  static_assert(sizeof(Slot) == 16, "four slots to a cache line");
+  static_assert(sizeof(Bucket) == 64, "a cache line");
+  static constexpr std::size_t kPageBuckets = kPageBytes / sizeof(Bucket);
+  static constexpr int kPageShift = std::countr_zero(kPageBuckets);
+  static constexpr Slot kEmpty{0, kNoRow, 0};
 
-  static constexpr std::size_t kFirstCapacity = 16;
-  static constexpr std::size_t kFullNumerator = 3;  // at most 3/4 full: ~2.5 slots per hit
-  static constexpr std::size_t kFullDenominator = 4;
-
-  static void place(Slot* slots, std::size_t mask, const Slot& slot, std::uint32_t hash) noexcept {
-    std::size_t at = hash & mask;
-    while (slots[at].row != kNoRow) at = (at + 1) & mask;
-    slots[at] = slot;
+  [[nodiscard]] std::size_t home(std::uint64_t hash) const noexcept {
+    return (hash & 0xFFFFFFFFU) * buckets_ >> 32;
+  }
+  [[nodiscard]] std::size_t after(std::size_t b) const noexcept {
+    return b + 1 == buckets_ ? 0 : b + 1;
+  }
+  // How far b lies behind the home of `hash`, in the direction of probing.
+  [[nodiscard]] std::size_t distance(std::uint64_t hash, std::size_t b) const noexcept {
+    const std::size_t from = home(hash);
+    return b >= from ? b - from : b + buckets_ - from;
+  }
+  [[nodiscard]] Bucket& at(std::size_t b) const noexcept {
+    return pages_[b >> kPageShift][b & (kPageBuckets - 1)];
+  }
+  void swap(FlatIndex& other) noexcept {
+    std::swap(buckets_, other.buckets_);
+    std::swap(pages_, other.pages_);
+    std::swap(size_, other.size_);
+    std::swap(pool_, other.pool_);
   }
 
-  template <class Rehash>
-  void grow(std::size_t new_capacity, const Rehash& rehash) {
-    auto grown = std::make_unique_for_overwrite<Slot[]>(new_capacity);
-    for (std::size_t at = 0; at < new_capacity; ++at) grown[at].row = kNoRow;
-    for_each([&](std::uint32_t table, std::uint64_t key, RowNumber row) {
-      place(grown.get(), new_capacity - 1, Slot{key, row, table}, rehash(table, key));
-    });
-    slots_ = std::move(grown);
-    mask_ = new_capacity - 1;
+  void place(const Slot& slot) noexcept {
+    std::size_t b = home(slot.hash);
+    while (at(b).is_full()) b = after(b);
+    Bucket& bucket = at(b);
+    bucket.slots[bucket.used()] = slot;
   }
 
-  std::unique_ptr<Slot[]> slots_;
-  std::size_t mask_ = 0;  // capacity - 1 once there are slots
+  void grow();
+  void rebuild(std::size_t buckets);
+  void make_pages(std::size_t buckets);
+  void free_pages() noexcept;
+
+  std::size_t buckets_ = 0;  // below 2^32
+  std::vector<Bucket*> pages_;
   std::size_t size_ = 0;
+  SlabPool* pool_ = nullptr;
 };
 
 }  // namespace embermesh

@@ -23,6 +23,16 @@ inline constexpr std::uint32_t kMaxPartitions = 65536;
   return x;
 }
 
+// The inverse of mix64.
+[[nodiscard]] constexpr std::uint64_t unmix64(std::uint64_t x) noexcept {
+  x ^= (x >> 27) ^ (x >> 54);
+  x *= 0xC47C8F6B6BAFB41DULL;  // the odd constants' inverses modulo 2^64
+  x ^= x >> 33;
+  x *= 0xC09C5FE5BD6DFDDBULL;
+  x ^= (x >> 27) ^ (x >> 54);
+  return x;
+}
+
 // Constant of one table, to be computed once per batch and table.
 [[nodiscard]] constexpr std::uint64_t table_salt(std::uint32_t table) noexcept {
   return mix64((std::uint64_t{table} + 1) * 0x9E3779B97F4A7C15ULL);
@@ -31,6 +41,11 @@ inline constexpr std::uint32_t kMaxPartitions = 65536;
 // Within one table this is a bijection of the key: two keys never share all 64 bits.
 [[nodiscard]] constexpr std::uint64_t row_hash(std::uint64_t salt, std::uint64_t key) noexcept {
   return mix64(key ^ salt);
+}
+
+// The key that has this hash in the table of `salt`.
+[[nodiscard]] constexpr std::uint64_t key_of(std::uint64_t salt, std::uint64_t hash) noexcept {
+  return unmix64(hash) ^ salt;
 }
 
 // Splits the hash space into 2^k equal ranges.

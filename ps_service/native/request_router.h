@@ -3,38 +3,77 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "hash.h"
-#include "partition.h"
 #include "table_config.h"
 
 namespace embermesh {
 
-// Working memory of one thread; each route() overwrites the last.
+// One key of a request, on its way to its partition.
+class Entry {
+ public:
+  Entry() = default;
+  Entry(std::uint64_t hash, std::uint32_t table, std::uint64_t offset) noexcept
+      : hash_(hash), place_(offset << kTableBits | table) {}
+
+  [[nodiscard]] std::uint64_t hash() const noexcept { return hash_; }  // row_hash of the key
+  [[nodiscard]] std::uint32_t table() const noexcept {
+    return static_cast<std::uint32_t>(place_ & (kMaxTables - 1));
+  }
+  // First float of this key's values or gradient within the request.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return place_ >> kTableBits; }
+
+ private:
+  static constexpr int kTableBits = 16;
+  static_assert(kMaxTables == 1 << kTableBits);
+
+  std::uint64_t hash_;
+  std::uint64_t place_;
+};
+
+// The keys and what is fixed about their shard. `counts` must be whole groups of schema.size()
+// counts that add up to keys.size().
+struct Request {
+  const Schema& schema;
+  Partitioning partition_of;
+  std::uint32_t partitions;
+  std::span<const std::uint32_t> counts;
+  std::span<const std::uint64_t> keys;
+};
+
+// Working memory of one request at a time; each route() overwrites the last.
 class RequestRouter {
  public:
-  // `counts` must be whole groups of schema.size() counts that add up to keys.size().
-  // Throws std::bad_alloc.
-  void route(const Schema& schema, Partitioning partition_of, std::uint32_t partitions,
-             std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys);
+  // Runs a task for member 0, 1, ... below the team's size, perhaps at once.
+  using RunTeam = std::function<void(const std::function<void(std::size_t)>&)>;
 
-  [[nodiscard]] std::span<const Entry> entries(std::uint32_t partition) const noexcept {
-    const std::size_t start = partition == 0 ? 0 : ends_[partition - 1];
-    return {entries_.get() + start, ends_[partition] - start};
+  // A stable counting sort, divided among `team` members. Throws std::bad_alloc.
+  void route(const Request& request, std::size_t team, const RunTeam& run);
+
+  // All entries, partition by partition.
+  [[nodiscard]] std::span<const Entry> entries() const noexcept { return {entries_.get(), size_}; }
+  // Place of the partition's first entry; that of partition + 1 is one past its last.
+  [[nodiscard]] std::size_t start(std::uint32_t partition) const noexcept {
+    return starts_[partition];
   }
-
-  PushScratch push_scratch;
 
  private:
   void reserve(std::size_t keys);
+  void count(const Request& request, std::size_t member);
+  void place(const Request& request, std::size_t member);
+  void turn_counts_into_places(std::uint32_t partitions, std::size_t team);
+  [[nodiscard]] std::size_t first_key(std::size_t member) const noexcept;
 
   std::size_t capacity_ = 0;
-  std::unique_ptr<std::uint64_t[]> hashes_;
+  std::size_t size_ = 0;
+  std::size_t team_ = 1;
   std::unique_ptr<Entry[]> entries_;
-  std::vector<std::size_t> ends_;  // ends_[p]: one past partition p's last entry
+  std::vector<std::size_t> starts_;
+  std::vector<std::vector<std::size_t>> places_;  // [member][partition]: count, then next place
 };
 
 }  // namespace embermesh

@@ -1,11 +1,10 @@
-// Rows of mixed widths, bump-allocated in slabs. A row is named by 32 bits and never moves.
+// Rows of one width in slabs. A row is named by 32 bits and moves only when its arena is compacted.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -17,73 +16,74 @@ namespace embermesh {
 using RowNumber = std::uint32_t;
 inline constexpr RowNumber kNoRow = std::numeric_limits<RowNumber>::max();
 
+// The lowest free place is taken first, and slabs without a row at the end go back to the pool.
 // Not thread-safe: its partition's lock guards it.
 class RowArena {
  public:
   static constexpr std::size_t kUnitFloats = 4;
   static constexpr std::size_t kUnitBytes = kUnitFloats * sizeof(float);
 
-  // Units that a row of `floats` floats takes.
-  [[nodiscard]] static constexpr std::uint32_t units_for(std::size_t floats) noexcept {
-    return static_cast<std::uint32_t>((floats + kUnitFloats - 1) / kUnitFloats);
-  }
+  // Units for a row of `floats` floats: whole cache lines where they cost at most an eighth more,
+  // so that a row of n lines is never spread over n + 1.
+  [[nodiscard]] static std::uint32_t units_for(std::size_t floats) noexcept;
 
-  // `pool` must outlive the arena and its slabs must hold the widest row.
-  explicit RowArena(SlabPool& pool) noexcept
-      : pool_(&pool),
-        slab_units_(pool.slab_bytes() / kUnitBytes),
-        slab_shift_(std::countr_zero(slab_units_)) {}
+  // Rows of `units` units each. `pool` must outlive the arena and its slabs must hold a row.
+  RowArena(SlabPool& pool, std::uint32_t units) noexcept;
 
-  RowArena(RowArena&& other) noexcept = default;  // leaves `other` without slabs
+  RowArena(RowArena&& other) noexcept { swap(other); }
   RowArena& operator=(RowArena&& other) noexcept {
-    std::swap(pool_, other.pool_);  // `other` takes our slabs and gives them back
-    std::swap(slab_units_, other.slab_units_);
-    std::swap(slab_shift_, other.slab_shift_);
-    std::swap(used_units_, other.used_units_);
-    std::swap(slabs_, other.slabs_);
+    swap(other);  // `other` takes our slabs and gives them back
     return *this;
   }
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
-  ~RowArena() { pool_->release(slabs_); }
+  ~RowArena();
 
   // An uninitialised row. Throws std::bad_alloc, and then nothing has changed.
-  [[nodiscard]] RowNumber allocate(std::uint32_t units) {
-    const std::size_t room = (slabs_.size() << slab_shift_) - used_units_;
-    std::size_t start = used_units_;
-    if (units > room) {
-      start = slabs_.size() << slab_shift_;  // rows do not straddle slabs
-      if (start + slab_units_ > kNoRow) throw std::bad_alloc();
-      slabs_.push_back(nullptr);  // room first, so that a slab is never lost
-      slabs_.back() = acquire_or_pop();
-    }
-    used_units_ = start + units;
-    return static_cast<RowNumber>(start);
-  }
+  [[nodiscard]] RowNumber allocate();
 
-  // Valid for as long as the arena.
+  // Gives a row's place back.
+  void free(RowNumber number) noexcept;
+
+  // Valid until the row is freed.
   [[nodiscard]] float* row(RowNumber number) const noexcept {
     const std::size_t within = number & (slab_units_ - 1);
     return reinterpret_cast<float*>(slabs_[number >> slab_shift_] + within * kUnitBytes);
   }
 
-  [[nodiscard]] std::size_t bytes() const noexcept { return slabs_.size() * pool_->slab_bytes(); }
-
- private:
-  [[nodiscard]] std::byte* acquire_or_pop() {
-    try {
-      return pool_->acquire();
-    } catch (const std::bad_alloc&) {
-      slabs_.pop_back();
-      throw;
-    }
+  // Less than half of the places are in use, in more slabs than the rows need.
+  [[nodiscard]] bool is_sparse() const noexcept {
+    return 2 * rows_ < slabs_.size() * slab_rows_ && slabs_.size() > needed_slabs();
+  }
+  // Moves the row to a lower slab, and `number` with it, if it lies beyond those that are needed.
+  void pack(RowNumber& number) noexcept {
+    if (number >= needed_slabs() << slab_shift_) move_down(number);
   }
 
-  SlabPool* pool_;
-  std::size_t slab_units_;
-  int slab_shift_;
-  std::size_t used_units_ = 0;
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::size_t bytes() const noexcept;
+
+ private:
+  static constexpr std::size_t kWordBits = 64;
+
+  void swap(RowArena& other) noexcept;
+  void add_slab();
+  void move_down(RowNumber& number) noexcept;
+  [[nodiscard]] bool is_last_slab_empty() const noexcept;
+  [[nodiscard]] std::size_t needed_slabs() const noexcept {
+    return (rows_ + slab_rows_ - 1) / slab_rows_;
+  }
+
+  SlabPool* pool_ = nullptr;
+  std::uint32_t units_ = 1;
+  std::uint32_t slab_rows_ = 1;
+  std::uint32_t slab_words_ = 1;  // words of used_ per slab
+  std::size_t slab_units_ = 1;
+  int slab_shift_ = 0;
+  std::size_t rows_ = 0;
+  std::size_t first_open_ = 0;  // no word of used_ before this has a free place
   std::vector<std::byte*> slabs_;
+  std::vector<std::uint64_t> used_;  // a bit per place; those beyond a slab's rows are always set
 };
 
 }  // namespace embermesh

@@ -1,36 +1,68 @@
 #include "row_store.h"
 
+#include <algorithm>
+
 #include "hash.h"
 
 namespace embermesh {
 
-RowNumber RowStore::add(std::uint32_t table, std::uint64_t key, std::uint32_t hash) {
-  index_.reserve_one([this](std::uint32_t id, std::uint64_t other) {
-    return static_cast<std::uint32_t>(row_hash(schema_->salt(id), other));
-  });
-  const RowNumber row = arena_.allocate(RowArena::units_for(schema_->table(table).row_floats()));
-  index_.insert(table, key, hash, row);
-  ++rows_[table];
-  return row;
+RowStore::RowStore(const Schema& schema, RowMemory& memory) : schema_(&schema) {
+  tables_.reserve(schema.size());
+  for (std::size_t table = 0; table < schema.size(); ++table) {
+    tables_.push_back(Table{FlatIndex(memory.index_pool()), memory.arena_of(table)});
+  }
+  arenas_.reserve(memory.arenas());
+  for (std::size_t a = 0; a < memory.arenas(); ++a) arenas_.push_back(memory.make_arena(a));
 }
 
-TableRows RowStore::reserved(std::uint32_t table) const {
-  TableRows out;
-  out.keys.reserve(rows_[table]);
-  out.values.reserve(rows_[table] * schema_->table(table).row_floats());
-  return out;
+float* RowStore::add(std::uint32_t table, std::uint64_t hash) {
+  Table& target = tables_[table];
+  target.index.reserve_one();
+  RowArena& arena = arenas_[target.arena];
+  const RowNumber row = arena.allocate();
+  target.index.insert(hash, row);
+  return arena.row(row);
 }
 
-void RowStore::append(TableRows& out, std::uint32_t table, std::uint64_t key, RowNumber row) const {
-  const float* values = arena_.row(row);
-  out.keys.push_back(key);
-  out.values.insert(out.values.end(), values, values + schema_->table(table).row_floats());
+void RowStore::erase(std::uint32_t table, Slot* slot) noexcept {
+  arenas_[tables_[table].arena].free(slot->row);
+  tables_[table].index.erase(slot);
+}
+
+bool RowStore::is_sparse() const noexcept {
+  return std::ranges::any_of(arenas_, [](const RowArena& arena) { return arena.is_sparse(); });
+}
+
+bool RowStore::compact() noexcept {
+  constexpr std::size_t kSliceBuckets = 1024;  // 64 KiB of index: a fraction of a millisecond
+  Table& table = tables_[pack_table_];
+  if (pack_bucket_ == 0) table.index.shrink();
+  RowArena& arena = arenas_[table.arena];
+  table.index.for_each(pack_bucket_, kSliceBuckets, [&](Slot& slot) { arena.pack(slot.row); });
+  pack_bucket_ += kSliceBuckets;
+  if (pack_bucket_ < table.index.buckets()) return true;
+  pack_bucket_ = 0;
+  pack_table_ = (pack_table_ + 1) % tables_.size();
+  return pack_table_ != 0;
+}
+
+std::size_t RowStore::bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const Table& table : tables_) bytes += table.index.bytes();
+  for (const RowArena& arena : arenas_) bytes += arena.bytes();
+  return bytes;
 }
 
 TableRows RowStore::copy_rows(std::uint32_t table) const {
-  TableRows out = reserved(table);
-  index_.for_each([&](std::uint32_t owner, std::uint64_t key, RowNumber row) {
-    if (owner == table) append(out, table, key, row);
+  const FlatIndex& index = tables_[table].index;
+  const std::size_t floats = schema_->table(table).row_floats();
+  TableRows out;
+  out.keys.reserve(index.size());
+  out.values.reserve(index.size() * floats);
+  index.for_each([&](const Slot& slot) {
+    const float* values = row(table, slot.row);
+    out.keys.push_back(key_of(schema_->salt(table), slot.hash));
+    out.values.insert(out.values.end(), values, values + floats);
   });
   return out;
 }
@@ -38,11 +70,7 @@ TableRows RowStore::copy_rows(std::uint32_t table) const {
 std::vector<TableRows> RowStore::copy_rows() const {
   std::vector<TableRows> out;
   out.reserve(schema_->size());
-  out.reserve(schema_->size());
-  for (std::uint32_t table = 0; table < schema_->size(); ++table) out.push_back(reserved(table));
-  index_.for_each([&](std::uint32_t table, std::uint64_t key, RowNumber row) {
-    append(out[table], table, key, row);
-  });
+  for (std::uint32_t table = 0; table < schema_->size(); ++table) out.push_back(copy_rows(table));
   return out;
 }
 

@@ -1,14 +1,14 @@
-// The rows of all tables in one partition: the index and the memory behind it.
+// The rows of all tables in one partition: an index per table and the memory behind them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "flat_index.h"
 #include "partition_block.h"
 #include "row_arena.h"
+#include "row_memory.h"
 #include "table_config.h"
 
 namespace embermesh {
@@ -16,36 +16,57 @@ namespace embermesh {
 // Not thread-safe: its partition's lock guards it.
 class RowStore {
  public:
-  // `schema` and `pool` must outlive the store.
-  RowStore(const Schema& schema, SlabPool& pool)
-      : schema_(&schema), arena_(pool), rows_(schema.size(), 0) {}
+  // `schema` and `memory` must outlive the store.
+  RowStore(const Schema& schema, RowMemory& memory);
 
-  [[nodiscard]] RowNumber find(std::uint32_t table, std::uint64_t key,
-                               std::uint32_t hash) const noexcept {
-    return index_.find(table, key, hash);
+  void prefetch(std::uint32_t table, std::uint64_t hash) const noexcept {
+    tables_[table].index.prefetch(hash);
   }
-  void prefetch(std::uint32_t hash) const noexcept { index_.prefetch(hash); }
 
-  // Adds (table, key), which must be absent; the caller fills the row.
+  // The slot of the key with this hash (hash.h), or null; valid until the next add or erase.
+  [[nodiscard]] Slot* find(std::uint32_t table, std::uint64_t hash) const noexcept {
+    return tables_[table].index.find(hash);
+  }
+
+  // Weights and state. Valid until the row is erased or compact() is called.
+  [[nodiscard]] float* row(std::uint32_t table, RowNumber number) const noexcept {
+    return arenas_[tables_[table].arena].row(number);
+  }
+
+  // Adds a key, which must be absent; the caller fills the row.
   // Throws std::bad_alloc, and then no key has been added.
-  RowNumber add(std::uint32_t table, std::uint64_t key, std::uint32_t hash);
+  [[nodiscard]] float* add(std::uint32_t table, std::uint64_t hash);
 
-  [[nodiscard]] float* row(RowNumber number) const noexcept { return arena_.row(number); }
-  [[nodiscard]] std::span<const std::uint64_t> rows() const noexcept { return rows_; }
-  [[nodiscard]] std::size_t bytes() const noexcept { return index_.bytes() + arena_.bytes(); }
+  // Removes the key of `slot`, which came from find, and frees its row.
+  void erase(std::uint32_t table, Slot* slot) noexcept;
+
+  // Whether erasing has left so many holes that compact() pays.
+  [[nodiscard]] bool is_sparse() const noexcept;
+
+  // One slice of bounded work of a pass that packs all rows into as few slabs as they need and
+  // shrinks indexes that are less than a quarter full. Whether the pass has more slices.
+  bool compact() noexcept;
+
+  [[nodiscard]] std::size_t rows(std::size_t table) const noexcept {
+    return tables_[table].index.size();
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept;
 
   // Copies of all rows of `table`, in no particular order.
   [[nodiscard]] TableRows copy_rows(std::uint32_t table) const;
   [[nodiscard]] std::vector<TableRows> copy_rows() const;
 
  private:
-  [[nodiscard]] TableRows reserved(std::uint32_t table) const;
-  void append(TableRows& out, std::uint32_t table, std::uint64_t key, RowNumber row) const;
+  struct Table {
+    FlatIndex index;
+    std::uint32_t arena;
+  };
 
   const Schema* schema_;
-  FlatIndex index_;
-  RowArena arena_;
-  std::vector<std::uint64_t> rows_;  // per table
+  std::vector<Table> tables_;
+  std::vector<RowArena> arenas_;
+  std::size_t pack_table_ = 0;  // where the next slice of compact() goes on
+  std::size_t pack_bucket_ = 0;
 };
 
 }  // namespace embermesh

@@ -1,45 +1,82 @@
 #include "slab_pool.h"
 
-#include <algorithm>
-#include <cstdlib>
-#include <new>
+#include <cstdint>
+#include <utility>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
+#include "huge_pages.h"
 
 namespace embermesh {
 
 SlabPool::SlabPool(std::size_t slab_bytes) : slab_bytes_(slab_bytes) {}
 
-void SlabPool::Free::operator()(std::byte* chunk) const noexcept { std::free(chunk); }
+SlabPool::~SlabPool() {
+  for (const Chunks* chunks : {&open_, &full_}) {
+    for (const auto& [memory, free] : *chunks) unmap_pages(memory, kChunkBytes);
+  }
+}
+
+void SlabPool::add_chunk() {
+  Chunks fresh;  // all that can fail comes before the pool changes
+  FreeSlabs& free = fresh[nullptr];
+  free.reserve(slabs_per_chunk());
+  for (std::size_t slab = slabs_per_chunk(); slab > 0; --slab) {
+    free.push_back(static_cast<std::uint16_t>(slab - 1));
+  }
+  auto node = fresh.extract(fresh.begin());
+  node.key() = map_pages(kChunkBytes, kChunkBytes);
+  open_.insert(std::move(node));
+  ++empty_;
+}
 
 std::byte* SlabPool::acquire() {
   const std::scoped_lock lock(mutex_);
-  if (free_.empty()) {
-    const std::size_t bytes = std::max(kChunkBytes, slab_bytes_);
-    // Room first, so that nothing below can fail after the chunk exists; `free_` can then hold
-    // every slab ever made, which is what makes release() noexcept.
-    chunks_.reserve(chunks_.size() + 1);
-    free_.reserve((chunks_.size() + 1) * (bytes / slab_bytes_));
-    auto* chunk = static_cast<std::byte*>(std::aligned_alloc(kChunkBytes, bytes));
-    if (chunk == nullptr) throw std::bad_alloc();
-#ifdef __linux__
-    ::madvise(chunk, bytes, MADV_HUGEPAGE);  // a hint: random rows then miss the TLB less
-#endif
-    chunks_.emplace_back(chunk);
-    for (std::size_t at = bytes; at > 0; at -= slab_bytes_) {
-      free_.push_back(chunk + at - slab_bytes_);
-    }
-  }
-  std::byte* slab = free_.back();
-  free_.pop_back();
+  if (open_.empty()) add_chunk();
+  const auto chunk = open_.begin();
+  FreeSlabs& free = chunk->second;
+  if (free.size() == slabs_per_chunk()) --empty_;
+  std::byte* slab = chunk->first + free.back() * slab_bytes_;
+  free.pop_back();
+  if (free.empty()) full_.insert(open_.extract(chunk));
   return slab;
 }
 
-void SlabPool::release(const std::vector<std::byte*>& slabs) noexcept {
+void SlabPool::release(std::span<std::byte* const> slabs) noexcept {
   const std::scoped_lock lock(mutex_);
-  free_.insert(free_.end(), slabs.begin(), slabs.end());
+  for (std::byte* const slab : slabs) release_one(slab);
+  unmap_empty(1);
+}
+
+void SlabPool::release_one(std::byte* slab) noexcept {
+  const std::size_t within = reinterpret_cast<std::uintptr_t>(slab) & (kChunkBytes - 1);
+  std::byte* const memory = slab - within;
+  auto chunk = open_.find(memory);
+  if (chunk == open_.end()) chunk = open_.insert(full_.extract(memory)).position;
+  FreeSlabs& free = chunk->second;  // has room for every slab of its chunk
+  free.push_back(static_cast<std::uint16_t>(within / slab_bytes_));
+  if (free.size() == slabs_per_chunk()) ++empty_;
+}
+
+void SlabPool::unmap_empty(std::size_t keep) noexcept {
+  for (auto chunk = open_.end(); empty_ > keep && chunk != open_.begin();) {
+    --chunk;
+    if (chunk->second.size() != slabs_per_chunk()) continue;
+    unmap_pages(chunk->first, kChunkBytes);
+    chunk = open_.erase(chunk);
+    --empty_;
+  }
+}
+
+void SlabPool::trim() noexcept {
+  const std::scoped_lock lock(mutex_);
+  unmap_empty(0);
+  for (const auto& [memory, free] : open_) {
+    for (const std::uint16_t slab : free) discard_pages(memory + slab * slab_bytes_, slab_bytes_);
+  }
+}
+
+std::size_t SlabPool::mapped_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return (open_.size() + full_.size()) * kChunkBytes;
 }
 
 }  // namespace embermesh

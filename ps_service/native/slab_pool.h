@@ -1,39 +1,57 @@
-// Equal blocks of memory ("slabs") carved from large chunks and reused: no malloc per row.
+// Equal blocks of memory ("slabs") carved from huge pages, reused, and given back to the system.
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
+#include <map>
 #include <mutex>
+#include <span>
 #include <vector>
 
 namespace embermesh {
 
 // Thread-safe. A pool must outlive every slab that was taken from it.
+//
+// A chunk whose slabs are all free goes back to the operating system, but for one that is kept for
+// the next request; trim() gives that back too, and the pages of free slabs in chunks that others
+// still use.
 class SlabPool {
  public:
   static constexpr std::size_t kChunkBytes = std::size_t{2} << 20;  // one huge page
 
-  // `slab_bytes` must be a power of two.
+  // `slab_bytes` must be a power of two of at most kChunkBytes.
   explicit SlabPool(std::size_t slab_bytes);
+  ~SlabPool();
+  SlabPool(const SlabPool&) = delete;
+  SlabPool& operator=(const SlabPool&) = delete;
 
   [[nodiscard]] std::size_t slab_bytes() const noexcept { return slab_bytes_; }
 
-  // A slab aligned to its size or to a chunk, whichever is smaller; contents are unspecified.
-  // Throws std::bad_alloc.
+  // A slab aligned to its size; contents are unspecified. Throws std::bad_alloc.
   [[nodiscard]] std::byte* acquire();
 
   // Gives slabs back for reuse by any owner.
-  void release(const std::vector<std::byte*>& slabs) noexcept;
+  void release(std::span<std::byte* const> slabs) noexcept;
+
+  void trim() noexcept;
+
+  // Memory mapped now, in bytes.
+  [[nodiscard]] std::size_t mapped_bytes() const;
 
  private:
-  struct Free {
-    void operator()(std::byte* chunk) const noexcept;
-  };
+  using FreeSlabs = std::vector<std::uint16_t>;      // numbers within a chunk
+  using Chunks = std::map<std::byte*, FreeSlabs>;    // by address
+
+  [[nodiscard]] std::size_t slabs_per_chunk() const noexcept { return kChunkBytes / slab_bytes_; }
+  void add_chunk();
+  void release_one(std::byte* slab) noexcept;
+  void unmap_empty(std::size_t keep) noexcept;
 
   const std::size_t slab_bytes_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<std::byte, Free>> chunks_;
-  std::vector<std::byte*> free_;
+  mutable std::mutex mutex_;
+  Chunks open_;  // with a free slab; the lowest address is used first, so that the others empty
+  Chunks full_;
+  std::size_t empty_ = 0;  // chunks of open_ without a slab in use
 };
 
 }  // namespace embermesh

@@ -1,13 +1,12 @@
 #include "sparse_shard.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
+#include <atomic>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
-
-#include "request_router.h"
 
 namespace embermesh {
 namespace {
@@ -34,21 +33,43 @@ void check_index(const char* name, std::int64_t value, std::size_t size) {
   }
 }
 
-// Small, because every partition that has a row holds at least one.
-std::size_t slab_bytes_for(const Schema& schema) {
-  constexpr std::size_t kMinSlab = std::size_t{16} << 10;
-  return std::max(kMinSlab, std::bit_ceil(4 * schema.widest_row_bytes()));
+std::size_t checked_threads(std::int64_t threads) {
+  if (threads < 1 || threads > SparseShard::kMaxThreads) {
+    throw std::invalid_argument("threads: must be 1 to " +
+                                std::to_string(SparseShard::kMaxThreads) + ", got " +
+                                std::to_string(threads));
+  }
+  return static_cast<std::size_t>(threads);
+}
+
+// Where member `member` of `team` begins, when all have about as many entries.
+std::uint32_t first_partition(const RequestRouter& router, std::uint32_t partitions,
+                              std::size_t member, std::size_t team) {
+  const std::size_t wanted = router.entries().size() * member / team;
+  std::uint32_t low = 0;
+  for (std::uint32_t high = partitions; low < high;) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    if (router.start(middle) < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
 }
 
 }  // namespace
 
 SparseShard::SparseShard(std::vector<TableConfig> tables, std::int64_t partitions,
-                         std::uint64_t seed)
+                         std::uint64_t seed, std::int64_t threads)
     : schema_(std::move(tables), seed),
       partitions_(checked_partitions(partitions)),
       partition_of_(partitions_),
-      pool_(slab_bytes_for(schema_)) {
-  for (std::uint32_t p = 0; p < partitions_; ++p) partition_.emplace_back(schema_, pool_);
+      memory_(schema_),
+      team_(checked_threads(threads)) {
+  for (std::uint32_t p = 0; p < partitions_; ++p) {
+    partition_.push_back(std::make_unique<Partition>(schema_, memory_));
+  }
 }
 
 std::size_t SparseShard::request_floats(std::span<const std::uint32_t> counts,
@@ -75,15 +96,48 @@ std::size_t SparseShard::request_floats(std::span<const std::uint32_t> counts,
   return floats;
 }
 
+Request SparseShard::checked_request(std::span<const std::uint32_t> counts,
+                                     std::span<const std::uint64_t> keys) const {
+  static_cast<void>(request_floats(counts, keys.size()));
+  return {schema_, partition_of_, partitions_, counts, keys};
+}
+
+void SparseShard::run(const Request& request, RequestRouter& router, const Task& task) {
+  constexpr std::size_t kWorthATeam = 4096;  // keys; below, waking the others costs more
+  std::unique_lock<std::mutex> taken;
+  if (request.keys.size() >= kWorthATeam) taken = team_.try_take();
+  const std::size_t team = taken ? team_.size() : 1;
+  const RequestRouter::RunTeam run_team = [&](const std::function<void(std::size_t)>& part) {
+    if (team > 1) {
+      team_.run(part);
+    } else {
+      part(0);
+    }
+  };
+  router.route(request, team, run_team);
+  run_team([&](std::size_t member) {
+    const std::uint32_t first = first_partition(router, partitions_, member, team);
+    const std::uint32_t end =
+        member + 1 == team ? partitions_ : first_partition(router, partitions_, member + 1, team);
+    task(first, end);
+  });
+}
+
+template <class Verb>
+void SparseShard::run_verb(Verb& verb, const RequestRouter& router, std::uint32_t first,
+                           std::uint32_t end) {
+  LockWindow locks(partition_, router, first);
+  run_pipeline(verb, UnitSource(router, first, end, Verb::kUnitEntries), locks);
+}
+
 void SparseShard::pull(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
                        bool insert, float* values) {
-  static_cast<void>(request_floats(counts, keys.size()));
   RequestRouter& router = thread_router();
-  router.route(schema_, partition_of_, partitions_, counts, keys);
-  for (std::uint32_t p = 0; p < partitions_; ++p) {
-    const auto entries = router.entries(p);
-    if (!entries.empty()) partition_[p].pull(entries, insert, values);
-  }
+  run(checked_request(counts, keys), router,
+      [&](std::uint32_t first, std::uint32_t end) {
+        PullVerb verb(context(), insert, values);
+        run_verb(verb, router, first, end);
+      });
 }
 
 PushResult SparseShard::push(std::span<const std::uint32_t> counts,
@@ -94,34 +148,56 @@ PushResult SparseShard::push(std::span<const std::uint32_t> counts,
                                 std::to_string(grads.size()));
   }
   RequestRouter& router = thread_router();
-  router.route(schema_, partition_of_, partitions_, counts, keys);
-  PushResult total;
-  for (std::uint32_t p = 0; p < partitions_; ++p) {
-    const auto entries = router.entries(p);
-    if (entries.empty()) continue;
-    const PushResult part = partition_[p].push(entries, grads.data(), router.push_scratch);
-    total.applied += part.applied;
-    total.missing += part.missing;
-  }
-  return total;
+  std::atomic<std::uint64_t> applied = 0;
+  std::atomic<std::uint64_t> missing = 0;
+  run(checked_request(counts, keys), router,
+      [&](std::uint32_t first, std::uint32_t end) {
+        thread_local std::array<PushScratch, 2> lanes;
+        PushVerb verb(context(), grads.data(), lanes);
+        run_verb(verb, router, first, end);
+        applied += verb.result().applied;
+        missing += verb.result().missing;
+      });
+  return {applied, missing};
+}
+
+std::uint64_t SparseShard::erase(std::span<const std::uint32_t> counts,
+                                 std::span<const std::uint64_t> keys) {
+  RequestRouter& router = thread_router();
+  std::atomic<std::uint64_t> removed = 0;
+  run(checked_request(counts, keys), router,
+      [&](std::uint32_t first, std::uint32_t end) {
+        EraseVerb verb(context());
+        run_verb(verb, router, first, end);
+        removed += verb.removed();
+        for (std::uint32_t p = first; p < end; ++p) {
+          if (router.start(p) < router.start(p + 1)) partition_[p]->compact(false);
+        }
+      });
+  return removed;
+}
+
+void SparseShard::compact() {
+  for (const auto& partition : partition_) partition->compact(true);
+  memory_.trim();
 }
 
 std::vector<std::uint64_t> SparseShard::rows() const {
   std::vector<std::uint64_t> rows(schema_.size(), 0);
-  for (const Partition& partition : partition_) partition.count_rows(rows);
+  for (const auto& partition : partition_) partition->count_rows(rows);
   return rows;
 }
 
 std::size_t SparseShard::bytes() const {
-  const auto add = [](std::size_t sum, const Partition& p) { return sum + p.bytes(); };
+  const auto add = [](std::size_t sum, const auto& p) { return sum + p->bytes(); };
   return std::accumulate(partition_.begin(), partition_.end(), std::size_t{0}, add);
 }
 
 TableRows SparseShard::export_rows(std::int64_t table) const {
   check_index("table", table, schema_.size());
   TableRows all;
-  for (const Partition& partition : partition_) {
-    const TableRows part = partition.copy_rows(static_cast<std::uint32_t>(table));
+  for (const auto& partition : partition_) {
+    const TableRows part = partition->copy_rows(static_cast<std::uint32_t>(table));
     all.keys.insert(all.keys.end(), part.keys.begin(), part.keys.end());
     all.values.insert(all.values.end(), part.values.begin(), part.values.end());
   }
@@ -131,26 +207,25 @@ TableRows SparseShard::export_rows(std::int64_t table) const {
 std::string SparseShard::dump_partition(std::int64_t partition) const {
   check_index("partition", partition, partitions_);
   const auto p = static_cast<std::uint32_t>(partition);
-  return encode_partition(schema_, p, partitions_, partition_[p].copy_rows());
+  return encode_partition(schema_, p, partitions_, partition_[p]->copy_rows());
 }
 
 std::size_t SparseShard::load_partition(std::span<const std::byte> data) {
   const PartitionBlock block(data, schema_, partitions_);
-  RowStore store(schema_, pool_);
+  RowStore store(schema_, memory_);
   std::size_t loaded = 0;
   for (std::uint32_t table = 0; table < schema_.size(); ++table) {
     for (std::size_t i = 0; i < block.rows(table); ++i, ++loaded) {
-      const std::uint64_t key = block.key(table, i);
-      const auto hash = static_cast<std::uint32_t>(row_hash(schema_.salt(table), key));
-      block.copy_row(table, i, store.row(store.add(table, key, hash)));
+      const std::uint64_t hash = row_hash(schema_.salt(table), block.key(table, i));
+      block.copy_row(table, i, store.add(table, hash));
     }
   }
-  partition_[block.partition()].replace(std::move(store));
+  partition_[block.partition()]->replace(std::move(store));
   return loaded;
 }
 
 void SparseShard::clear() {
-  for (Partition& partition : partition_) partition.clear();
+  for (const auto& partition : partition_) partition->clear();
 }
 
 }  // namespace embermesh

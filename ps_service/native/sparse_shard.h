@@ -3,15 +3,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "hash.h"
-#include "partition.h"
-#include "slab_pool.h"
+#include "request_pipeline.h"
+#include "request_router.h"
+#include "row_memory.h"
 #include "table_config.h"
+#include "thread_team.h"
+#include "verbs.h"
 
 namespace embermesh {
 
@@ -25,8 +28,11 @@ namespace embermesh {
 // not across partitions. Bad arguments throw std::invalid_argument before anything has changed.
 class SparseShard {
  public:
-  // `partitions`: a power of two <= kMaxPartitions.
-  SparseShard(std::vector<TableConfig> tables, std::int64_t partitions, std::uint64_t seed);
+  // `partitions`: a power of two <= kMaxPartitions. `threads`: how many work on a large request
+  // together, at most kMaxThreads; the result does not depend on it.
+  SparseShard(std::vector<TableConfig> tables, std::int64_t partitions, std::uint64_t seed,
+              std::int64_t threads = 1);
+  static constexpr std::int64_t kMaxThreads = 256;
 
   [[nodiscard]] const Schema& schema() const noexcept { return schema_; }
   [[nodiscard]] std::uint32_t partitions() const noexcept { return partitions_; }
@@ -44,6 +50,13 @@ class SparseShard {
   PushResult push(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
                   std::span<const float> grads);
 
+  // Removes the keys; how many there were. Packs partitions that are less than half full then.
+  std::uint64_t erase(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys);
+
+  // Packs the rows of every partition, a slice at a time under its lock, and gives all free memory
+  // back to the operating system.
+  void compact();
+
   // Rows per table, and memory held by index and rows.
   [[nodiscard]] std::vector<std::uint64_t> rows() const;
   [[nodiscard]] std::size_t bytes() const;
@@ -59,11 +72,24 @@ class SparseShard {
   void clear();
 
  private:
+  using Task = std::function<void(std::uint32_t first, std::uint32_t end)>;
+
+  [[nodiscard]] Request checked_request(std::span<const std::uint32_t> counts,
+                                        std::span<const std::uint64_t> keys) const;
+  [[nodiscard]] VerbContext context() const noexcept {
+    return {schema_, partition_, partition_of_};
+  }
+  template <class Verb>
+  void run_verb(Verb& verb, const RequestRouter& router, std::uint32_t first, std::uint32_t end);
+  // Routes the request, divides its partitions among the team and runs the task on each range.
+  void run(const Request& request, RequestRouter& router, const Task& task);
+
   const Schema schema_;
   const std::uint32_t partitions_;
   const Partitioning partition_of_;
-  SlabPool pool_;                    // outlives the partitions
-  std::deque<Partition> partition_;  // never resized after construction
+  RowMemory memory_;      // outlives the partitions
+  Partitions partition_;  // never resized after construction
+  ThreadTeam team_;
 };
 
 }  // namespace embermesh

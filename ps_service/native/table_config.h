@@ -45,10 +45,10 @@ class Schema {
   [[nodiscard]] std::size_t row_bytes(std::size_t id) const noexcept { return row_bytes_[id]; }
   [[nodiscard]] std::size_t widest_row_bytes() const noexcept { return widest_row_bytes_; }
 
-  // Writes the initial weights of (table, key).
-  void fill_initial(std::size_t id, std::uint64_t key, float* weights) const noexcept {
+  // Writes the initial weights of the key with this row_hash.
+  void fill_initial(std::size_t id, std::uint64_t hash, float* weights) const noexcept {
     const TableConfig& config = tables_[id];
-    config.initializer->fill(weights, config.dim, row_random(seed_, row_hash(salts_[id], key)));
+    config.initializer->fill(weights, config.dim, row_random(seed_, hash));
   }
 
  private:

@@ -3,74 +3,111 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <map>
 #include <random>
-#include <utility>
+#include <unordered_map>
+#include <vector>
 
 #include "hash.h"
 
 namespace embermesh {
 namespace {
 
-std::uint32_t hash_of(std::uint32_t table, std::uint64_t key) {
-  return static_cast<std::uint32_t>(row_hash(table_salt(table), key));
+class FlatIndexTest : public testing::Test {
+ protected:
+  SlabPool pool_{FlatIndex::kPageBytes};
+  FlatIndex index_{pool_};
+
+  void add(std::uint64_t hash, RowNumber row) {
+    index_.reserve_one();
+    index_.insert(hash, row);
+  }
+
+  [[nodiscard]] RowNumber row_of(std::uint64_t hash) const {
+    const Slot* slot = index_.find(hash);
+    return slot == nullptr ? kNoRow : slot->row;
+  }
+
+  // Hashes with these low halves, in which the index looks for their home.
+  void agrees_with_a_map(std::uint64_t low_mask) {
+    std::unordered_map<std::uint64_t, RowNumber> model;
+    std::mt19937_64 random(3);
+    for (RowNumber i = 0; i < 60000; ++i) {
+      const std::uint64_t hash =
+          (random() % 64 << 32 | (mix64(random() % 200) & low_mask)) + (i % 7 == 0 ? 0 : 5);
+      const auto found = model.find(hash);
+      ASSERT_EQ(row_of(hash), found == model.end() ? kNoRow : found->second);
+      if (found == model.end()) {
+        model[hash] = i;
+        add(hash, i);
+      } else if (random() % 3 != 0) {
+        index_.erase(index_.find(hash));
+        model.erase(found);
+      }
+      ASSERT_EQ(index_.size(), model.size());
+    }
+    for (const auto& [hash, row] : model) ASSERT_EQ(row_of(hash), row);
+    std::size_t visited = 0;
+    index_.for_each([&](const Slot& slot) {
+      ASSERT_EQ(model.at(slot.hash), slot.row);
+      ++visited;
+    });
+    EXPECT_EQ(visited, model.size());
+  }
+};
+
+TEST_F(FlatIndexTest, AnEmptyOneFindsNothingAndHoldsNoMemory) {
+  EXPECT_EQ(index_.find(0), nullptr);
+  EXPECT_EQ(index_.bytes(), 0U);
 }
 
-void add(FlatIndex& index, std::uint32_t table, std::uint64_t key, RowNumber row) {
-  index.reserve_one(hash_of);
-  index.insert(table, key, hash_of(table, key), row);
-}
-
-TEST(FlatIndex, AnEmptyOneFindsNothingAndHoldsNoMemory) {
-  const FlatIndex index;
-  EXPECT_EQ(index.find(0, 0, hash_of(0, 0)), kNoRow);
-  EXPECT_EQ(index.bytes(), 0U);
-}
-
-TEST(FlatIndex, AgreesWithAMapWhileItGrows) {
-  FlatIndex index;
-  std::map<std::pair<std::uint32_t, std::uint64_t>, RowNumber> model;
-  std::mt19937_64 random(3);
+TEST_F(FlatIndexTest, EveryHashIsLegal) {
   constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
-  for (const std::uint64_t key : {std::uint64_t{0}, kMax, kMax / 2, kMax / 2 + 1}) {
-    for (const std::uint32_t table : {0U, 65535U}) {
-      model[{table, key}] = static_cast<RowNumber>(model.size());
-      add(index, table, key, model[{table, key}]);
-    }
+  const std::vector<std::uint64_t> hashes = {0, 1, kMax, kMax / 2, kMax / 2 + 1, 1ULL << 32};
+  for (const std::uint64_t hash : hashes) {
+    EXPECT_EQ(row_of(hash), kNoRow);
+    add(hash, static_cast<RowNumber>(hash % 1000));
   }
-  for (int i = 0; i < 20000; ++i) {
-    const auto table = static_cast<std::uint32_t>(random() % 3);
-    const std::uint64_t key = random() % 30000;
-    const auto found = model.find({table, key});
-    const RowNumber row = index.find(table, key, hash_of(table, key));
-    if (found != model.end()) {
-      ASSERT_EQ(row, found->second);
-      continue;
-    }
-    ASSERT_EQ(row, kNoRow);
-    const auto next = static_cast<RowNumber>(model.size());
-    model[{table, key}] = next;
-    add(index, table, key, next);
-  }
-  EXPECT_EQ(index.size(), model.size());
-  EXPECT_LE(index.size() * 4, index.capacity() * 3);
-  std::size_t visited = 0;
-  index.for_each([&](std::uint32_t table, std::uint64_t key, RowNumber row) {
-    ASSERT_EQ((model.at({table, key})), row);
-    ++visited;
-  });
-  EXPECT_EQ(visited, model.size());
+  for (const std::uint64_t hash : hashes) EXPECT_EQ(row_of(hash), hash % 1000);
+  index_.erase(index_.find(0));
+  EXPECT_EQ(row_of(0), kNoRow);
+  EXPECT_EQ(row_of(kMax), kMax % 1000);
 }
 
-TEST(FlatIndex, SurvivesKeysThatAllCollide) {
-  FlatIndex index;
-  const auto same = [](std::uint32_t, std::uint64_t) { return 7U; };
-  for (RowNumber row = 0; row < 200; ++row) {
-    index.reserve_one(same);
-    index.insert(1, row, 7, row);
+TEST_F(FlatIndexTest, AgreesWithAMapWhenHashesSpread) { agrees_with_a_map(0xFFFFFFFF); }
+TEST_F(FlatIndexTest, AgreesWithAMapWhenHashesCrowd) { agrees_with_a_map(0xF0000000); }
+TEST_F(FlatIndexTest, AgreesWithAMapWhenProbesWrapRound) {
+  for (std::uint64_t i = 0; i < 500; ++i) add(i << 32 | 0xFFFFFFFF, static_cast<RowNumber>(i));
+  for (std::uint64_t i = 0; i < 500; i += 2) index_.erase(index_.find(i << 32 | 0xFFFFFFFF));
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    EXPECT_EQ(row_of(i << 32 | 0xFFFFFFFF), i % 2 == 0 ? kNoRow : i);
   }
-  for (RowNumber row = 0; row < 200; ++row) EXPECT_EQ(index.find(1, row, 7), row);
-  EXPECT_EQ(index.find(1, 200, 7), kNoRow);
+}
+
+TEST_F(FlatIndexTest, CostsAtMost24BytesAnEntryAndShrinksAgain) {
+  constexpr std::uint64_t kEntries = 100000;
+  for (std::uint64_t i = 0; i < kEntries; ++i) {
+    add(mix64(i), static_cast<RowNumber>(i));
+    if (i > 20000) {
+      ASSERT_LE(index_.bytes(), 24 * (i + 1));
+    }
+    ASSERT_LE(8 * index_.size(), 7 * index_.capacity());
+  }
+  for (std::uint64_t i = 0; i < kEntries - 1000; ++i) index_.erase(index_.find(mix64(i)));
+  index_.shrink();
+  EXPECT_LE(index_.bytes(), 40 * 1000);
+  for (std::uint64_t i = 0; i < kEntries; ++i) {
+    EXPECT_EQ(row_of(mix64(i)), i < kEntries - 1000 ? kNoRow : i);
+  }
+}
+
+TEST_F(FlatIndexTest, MetaStaysWithItsEntry) {
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    add(mix64(i), static_cast<RowNumber>(i));
+    index_.find(mix64(i))->meta = static_cast<std::uint32_t>(3 * i + 1);
+  }
+  for (std::uint64_t i = 0; i < 900; ++i) index_.erase(index_.find(mix64(i)));
+  index_.shrink();
+  for (std::uint64_t i = 900; i < 1000; ++i) EXPECT_EQ(index_.find(mix64(i))->meta, 3 * i + 1);
 }
 
 }  // namespace

@@ -3,72 +3,100 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <set>
 #include <utility>
 
 namespace embermesh {
 namespace {
 
-TEST(RowArena, RowsAreAlignedDisjointAndNeverMove) {
-  SlabPool pool(1024);
-  RowArena arena(pool);
-  std::vector<std::pair<RowNumber, float*>> rows;
-  for (std::uint32_t i = 0; i < 500; ++i) {
-    const std::uint32_t units = 1 + i % 16;
-    const RowNumber row = arena.allocate(units);
-    float* memory = arena.row(row);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 16, 0U);
-    std::fill_n(memory, units * RowArena::kUnitFloats, static_cast<float>(i));
-    rows.emplace_back(row, memory);
-  }
-  for (std::uint32_t i = 0; i < 500; ++i) {
-    EXPECT_EQ(arena.row(rows[i].first), rows[i].second);
-    const std::size_t floats = (1 + i % 16) * RowArena::kUnitFloats;
-    EXPECT_TRUE(std::all_of(rows[i].second, rows[i].second + floats,
-                            [i](float value) { return value == static_cast<float>(i); }));
-  }
+TEST(RowArena, WidthsFillWholeLinesWhereThatIsCheap) {
+  EXPECT_EQ(RowArena::units_for(1), 1U);
+  EXPECT_EQ(RowArena::units_for(8), 2U);
+  EXPECT_EQ(RowArena::units_for(32), 8U);   // dim 16 with adagrad: two lines
+  EXPECT_EQ(RowArena::units_for(49), 13U);  // dim 16 with adam: 208 bytes, a fourth line is dear
+  EXPECT_EQ(RowArena::units_for(60), 16U);
+  EXPECT_EQ(RowArena::units_for(120), 32U);
 }
 
-TEST(RowArena, ARowMayFillAWholeSlab) {
+class RowArenaTest : public testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(RowArenaTest, RowsAreAlignedAndDisjointWhateverComesAndGoes) {
   SlabPool pool(1024);
-  RowArena arena(pool);
-  const RowNumber first = arena.allocate(64);
-  const RowNumber second = arena.allocate(64);
-  EXPECT_EQ(second - first, 64U);
-  EXPECT_EQ(arena.bytes(), 2048U);
+  RowArena arena(pool, GetParam());
+  const std::size_t floats = GetParam() * RowArena::kUnitFloats;
+  std::vector<std::pair<RowNumber, float>> rows;
+  std::mt19937 random(5);
+  for (int i = 0; i < 3000; ++i) {
+    if (!rows.empty() && random() % 5 < 2) {
+      const std::size_t victim = random() % rows.size();
+      arena.free(rows[victim].first);
+      rows[victim] = rows.back();
+      rows.pop_back();
+    } else {
+      const RowNumber row = arena.allocate();
+      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(arena.row(row)) % 16, 0U);
+      std::fill_n(arena.row(row), floats, static_cast<float>(i));
+      rows.emplace_back(row, static_cast<float>(i));
+    }
+    ASSERT_EQ(arena.rows(), rows.size());
+  }
+  for (auto& [row, value] : rows) {
+    arena.pack(row);
+    const float* memory = arena.row(row);
+    EXPECT_TRUE(std::all_of(memory, memory + floats, [&](float v) { return v == value; }));
+  }
+  const std::size_t slab_rows = 64 / GetParam();
+  EXPECT_LE(arena.bytes(), ((rows.size() + slab_rows - 1) / slab_rows) * (1024 + 16));
 }
 
-TEST(RowArena, GivesItsSlabsBackToThePool) {
-  SlabPool pool(SlabPool::kChunkBytes);
-  std::byte* first = nullptr;
-  {
-    RowArena arena(pool);
-    first = reinterpret_cast<std::byte*>(arena.row(arena.allocate(1)));
+INSTANTIATE_TEST_SUITE_P(Widths, RowArenaTest, testing::Values(1, 3, 8, 13, 64));
+
+TEST(RowArena, GivesSlabsBackAsRowsGo) {
+  SlabPool pool(SlabPool::kChunkBytes / 2);
+  RowArena arena(pool, 8);
+  std::vector<RowNumber> rows;
+  for (int i = 0; i < 40000; ++i) rows.push_back(arena.allocate());
+  EXPECT_GE(pool.mapped_bytes(), 40000U * 128);
+  EXPECT_FALSE(arena.is_sparse());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i % 10 != 0) arena.free(rows[i]);
   }
-  EXPECT_EQ(pool.acquire(), first);
+  EXPECT_TRUE(arena.is_sparse());
+  for (std::size_t i = 0; i < rows.size(); i += 10) arena.pack(rows[i]);
+  EXPECT_FALSE(arena.is_sparse());
+  for (std::size_t i = 0; i < rows.size(); i += 10) arena.free(rows[i]);
+  EXPECT_EQ(arena.bytes(), 0U);
+  EXPECT_EQ(pool.mapped_bytes(), SlabPool::kChunkBytes);
+  pool.trim();
+  EXPECT_EQ(pool.mapped_bytes(), 0U);
 }
 
 TEST(RowArena, MovingHandsTheRowsOver) {
   SlabPool pool(1024);
-  RowArena from(pool);
-  const RowNumber row = from.allocate(2);
+  RowArena from(pool, 2);
+  const RowNumber row = from.allocate();
   from.row(row)[0] = 5.0F;
   RowArena to(std::move(from));
   EXPECT_EQ(to.row(row)[0], 5.0F);
-  RowArena other(pool);
-  static_cast<void>(other.allocate(1));
+  RowArena other(pool, 2);
+  static_cast<void>(other.allocate());
   other = std::move(to);
   EXPECT_EQ(other.row(row)[0], 5.0F);
-  EXPECT_EQ(other.allocate(1), 2U);
+  EXPECT_EQ(other.allocate(), 2U);
 }
 
 TEST(SlabPool, SlabsAreDistinctAndReused) {
   SlabPool pool(16384);
-  std::set<std::byte*> taken;
-  for (int i = 0; i < 300; ++i) taken.insert(pool.acquire());
-  EXPECT_EQ(taken.size(), 300U);
-  pool.release({taken.begin(), taken.end()});
-  for (int i = 0; i < 300; ++i) EXPECT_TRUE(taken.contains(pool.acquire()));
+  std::vector<std::byte*> taken;
+  for (int i = 0; i < 300; ++i) taken.push_back(pool.acquire());
+  EXPECT_EQ(std::set(taken.begin(), taken.end()).size(), 300U);
+  EXPECT_EQ(pool.mapped_bytes(), 3 * SlabPool::kChunkBytes);
+  pool.release(std::span(taken).first(200));
+  pool.trim();
+  std::set<std::byte*> again(taken.begin() + 200, taken.end());
+  for (int i = 0; i < 200; ++i) again.insert(pool.acquire());
+  EXPECT_EQ(again.size(), 300U);
 }
 
 }  // namespace

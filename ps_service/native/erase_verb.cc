@@ -1,0 +1,16 @@
+#include "verbs.h"
+
+namespace embermesh {
+
+void EraseVerb::find(std::size_t /*lane*/, std::span<const Entry> entries,
+                     std::size_t /*first*/) noexcept {
+  for (const Entry& entry : entries) {
+    RowStore& store = context_.store(entry);
+    Slot* const slot = store.find(entry.table(), entry.hash());
+    if (slot == nullptr) continue;
+    store.erase(entry.table(), slot);
+    ++removed_;
+  }
+}
+
+}  // namespace embermesh

@@ -1,0 +1,101 @@
+#include "row_arena.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "simd.h"
+
+namespace embermesh {
+
+std::uint32_t RowArena::units_for(std::size_t floats) noexcept {
+  constexpr std::size_t kLineUnits = kCacheLine / kUnitBytes;
+  const std::size_t units = (floats + kUnitFloats - 1) / kUnitFloats;
+  const std::size_t lines = (units + kLineUnits - 1) / kLineUnits * kLineUnits;
+  return static_cast<std::uint32_t>(lines - units <= units / 8 ? lines : units);
+}
+
+RowArena::RowArena(SlabPool& pool, std::uint32_t units) noexcept
+    : pool_(&pool),
+      units_(units),
+      slab_rows_(static_cast<std::uint32_t>(pool.slab_bytes() / (units * kUnitBytes))),
+      slab_words_(static_cast<std::uint32_t>((slab_rows_ + kWordBits - 1) / kWordBits)),
+      slab_units_(pool.slab_bytes() / kUnitBytes),
+      slab_shift_(std::countr_zero(slab_units_)) {}
+
+RowArena::~RowArena() {
+  if (!slabs_.empty()) pool_->release(slabs_);
+}
+
+void RowArena::swap(RowArena& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(units_, other.units_);
+  std::swap(slab_rows_, other.slab_rows_);
+  std::swap(slab_words_, other.slab_words_);
+  std::swap(slab_units_, other.slab_units_);
+  std::swap(slab_shift_, other.slab_shift_);
+  std::swap(rows_, other.rows_);
+  std::swap(first_open_, other.first_open_);
+  std::swap(slabs_, other.slabs_);
+  std::swap(used_, other.used_);
+}
+
+void RowArena::add_slab() {
+  if ((slabs_.size() + 1) << slab_shift_ > kNoRow) throw std::bad_alloc();
+  // Room first, so that a slab is never lost.
+  if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 1);
+  const std::size_t words = used_.size() + slab_words_;
+  if (words > used_.capacity()) used_.reserve(2 * words);
+  slabs_.push_back(pool_->acquire());
+  used_.resize(words, 0);
+  const std::size_t beyond = slab_words_ * kWordBits - slab_rows_;  // fewer than a word
+  if (beyond > 0) used_.back() = ~std::uint64_t{0} << (kWordBits - beyond);
+}
+
+RowNumber RowArena::allocate() {
+  if (rows_ == slabs_.size() * slab_rows_) add_slab();
+  while (~used_[first_open_] == 0) ++first_open_;
+  std::uint64_t& word = used_[first_open_];
+  const auto bit = static_cast<std::size_t>(std::countr_one(word));
+  word |= std::uint64_t{1} << bit;
+  ++rows_;
+  const std::size_t slab = first_open_ / slab_words_;
+  const std::size_t place = (first_open_ % slab_words_) * kWordBits + bit;
+  return static_cast<RowNumber>((slab << slab_shift_) + place * units_);
+}
+
+void RowArena::free(RowNumber number) noexcept {
+  const std::size_t slab = number >> slab_shift_;
+  const std::size_t place = (number & (slab_units_ - 1)) / units_;
+  const std::size_t word = slab * slab_words_ + place / kWordBits;
+  used_[word] &= ~(std::uint64_t{1} << place % kWordBits);
+  first_open_ = std::min(first_open_, word);
+  --rows_;
+  while (!slabs_.empty() && is_last_slab_empty()) {
+    pool_->release({&slabs_.back(), 1});
+    slabs_.pop_back();
+    used_.resize(used_.size() - slab_words_);
+  }
+}
+
+void RowArena::move_down(RowNumber& number) noexcept {
+  const RowNumber lower = allocate();  // never throws: a row beyond means a free place before
+  std::memcpy(row(lower), row(number), units_ * kUnitBytes);
+  free(number);
+  number = lower;
+}
+
+bool RowArena::is_last_slab_empty() const noexcept {
+  std::size_t used = 0;
+  for (std::size_t i = used_.size() - slab_words_; i < used_.size(); ++i) {
+    used += static_cast<std::size_t>(std::popcount(used_[i]));
+  }
+  return used == slab_words_ * kWordBits - slab_rows_;
+}
+
+std::size_t RowArena::bytes() const noexcept {
+  const std::size_t slab_bytes = slab_units_ * kUnitBytes;
+  return slabs_.size() * (slab_bytes + sizeof(std::byte*)) + used_.size() * sizeof(std::uint64_t);
+}
+
+}  // namespace embermesh

@@ -1,0 +1,49 @@
+// Where the rows and indexes of a shard get their memory: which tables share an arena, and the pools.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "flat_index.h"
+#include "row_arena.h"
+#include "slab_pool.h"
+#include "table_config.h"
+
+namespace embermesh {
+
+// Tables whose rows have the same width share an arena in each partition, so that a small table does
+// not hold a slab of its own. Immutable but for the pools, which are thread-safe.
+class RowMemory {
+ public:
+  explicit RowMemory(const Schema& schema);
+
+  [[nodiscard]] std::size_t arenas() const noexcept { return widths_.size(); }
+  // Place of the table's arena, below arenas().
+  [[nodiscard]] std::uint32_t arena_of(std::size_t table) const noexcept {
+    return arena_of_[table];
+  }
+  [[nodiscard]] RowArena make_arena(std::size_t arena) noexcept {
+    return {*widths_[arena].pool, widths_[arena].units};
+  }
+  [[nodiscard]] SlabPool& index_pool() noexcept { return index_pool_; }
+
+  // Gives all free memory back to the operating system.
+  void trim() noexcept;
+
+ private:
+  struct Width {
+    std::uint32_t units;
+    SlabPool* pool;
+  };
+
+  [[nodiscard]] SlabPool& pool_for(std::uint32_t units);
+
+  SlabPool index_pool_{FlatIndex::kPageBytes};
+  std::deque<SlabPool> row_pools_;  // one per size of slab
+  std::vector<Width> widths_;
+  std::vector<std::uint32_t> arena_of_;  // [T]
+};
+
+}  // namespace embermesh
