@@ -60,7 +60,7 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
 void PushVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_t /*first*/) {
   for (const Entry& entry : entries) {
     const std::uint32_t table = entry.table();
-    const RowStore& store = context_.store(entry);
+    RowStore& store = context_.store(entry);
     const Slot* slot = store.find(table, entry.hash());
     if (slot == nullptr) {
       ++result_.missing;
@@ -68,7 +68,7 @@ void PushVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_
     }
     ++result_.applied;
     lanes_[lane].add(context_.schema,
-                     RowUpdate{store.row(table, slot->row), grads_ + entry.offset(), table},
+                     RowUpdate{store.writable_row(table, *slot), grads_ + entry.offset(), table},
                      entry.hash());
   }
 }

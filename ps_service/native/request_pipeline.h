@@ -14,13 +14,12 @@
 
 namespace embermesh {
 
-using Partitions = std::vector<std::unique_ptr<Partition>>;
-
 // The locks of partitions [first, next) that have entries, taken in ascending order. A thread that
 // waits for one holds only lower ones, so that two threads never wait for each other.
 class LockWindow {
  public:
-  LockWindow(const Partitions& partitions, const RequestRouter& router, std::uint32_t first) noexcept
+  LockWindow(const Partitions& partitions, const RequestRouter& router,
+             std::uint32_t first) noexcept
       : partitions_(&partitions), router_(&router), first_(first), next_(first) {}
   LockWindow(const LockWindow&) = delete;
   LockWindow& operator=(const LockWindow&) = delete;

@@ -68,7 +68,7 @@ SparseShard::SparseShard(std::vector<TableConfig> tables, std::int64_t partition
       memory_(schema_),
       team_(checked_threads(threads)) {
   for (std::uint32_t p = 0; p < partitions_; ++p) {
-    partition_.push_back(std::make_unique<Partition>(schema_, memory_));
+    partition_.push_back(std::make_unique<Partition>(schema_, memory_, snapshots_.now()));
   }
 }
 
@@ -133,11 +133,10 @@ void SparseShard::run_verb(Verb& verb, const RequestRouter& router, std::uint32_
 void SparseShard::pull(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
                        bool insert, float* values) {
   RequestRouter& router = thread_router();
-  run(checked_request(counts, keys), router,
-      [&](std::uint32_t first, std::uint32_t end) {
-        PullVerb verb(context(), insert, values);
-        run_verb(verb, router, first, end);
-      });
+  run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
+    PullVerb verb(context(), insert, values);
+    run_verb(verb, router, first, end);
+  });
 }
 
 PushResult SparseShard::push(std::span<const std::uint32_t> counts,
@@ -150,14 +149,13 @@ PushResult SparseShard::push(std::span<const std::uint32_t> counts,
   RequestRouter& router = thread_router();
   std::atomic<std::uint64_t> applied = 0;
   std::atomic<std::uint64_t> missing = 0;
-  run(checked_request(counts, keys), router,
-      [&](std::uint32_t first, std::uint32_t end) {
-        thread_local std::array<PushScratch, 2> lanes;
-        PushVerb verb(context(), grads.data(), lanes);
-        run_verb(verb, router, first, end);
-        applied += verb.result().applied;
-        missing += verb.result().missing;
-      });
+  run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
+    thread_local std::array<PushScratch, 2> lanes;
+    PushVerb verb(context(), grads.data(), lanes);
+    run_verb(verb, router, first, end);
+    applied += verb.result().applied;
+    missing += verb.result().missing;
+  });
   return {applied, missing};
 }
 
@@ -165,15 +163,14 @@ std::uint64_t SparseShard::erase(std::span<const std::uint32_t> counts,
                                  std::span<const std::uint64_t> keys) {
   RequestRouter& router = thread_router();
   std::atomic<std::uint64_t> removed = 0;
-  run(checked_request(counts, keys), router,
-      [&](std::uint32_t first, std::uint32_t end) {
-        EraseVerb verb(context());
-        run_verb(verb, router, first, end);
-        removed += verb.removed();
-        for (std::uint32_t p = first; p < end; ++p) {
-          if (router.start(p) < router.start(p + 1)) partition_[p]->compact(false);
-        }
-      });
+  run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
+    EraseVerb verb(context());
+    run_verb(verb, router, first, end);
+    removed += verb.removed();
+    for (std::uint32_t p = first; p < end; ++p) {
+      if (router.start(p) < router.start(p + 1)) partition_[p]->compact(false);
+    }
+  });
   return removed;
 }
 
@@ -212,16 +209,16 @@ std::string SparseShard::dump_partition(std::int64_t partition) const {
 
 std::size_t SparseShard::load_partition(std::span<const std::byte> data) {
   const PartitionBlock block(data, schema_, partitions_);
+  if (block.kind() == BlockKind::kDelta) return partition_[block.partition()]->change(block);
   RowStore store(schema_, memory_);
-  std::size_t loaded = 0;
-  for (std::uint32_t table = 0; table < schema_.size(); ++table) {
-    for (std::size_t i = 0; i < block.rows(table); ++i, ++loaded) {
-      const std::uint64_t hash = row_hash(schema_.salt(table), block.key(table, i));
-      block.copy_row(table, i, store.add(table, hash));
-    }
-  }
+  const std::size_t loaded = store.apply(block);
   partition_[block.partition()]->replace(std::move(store));
   return loaded;
+}
+
+std::unique_ptr<Snapshot> SparseShard::begin_snapshot(std::uint64_t id,
+                                                      std::optional<std::uint64_t> since) {
+  return std::make_unique<Snapshot>(schema_, partition_, snapshots_, id, since);
 }
 
 void SparseShard::clear() {

@@ -95,9 +95,7 @@ class PushVerb {
       : context_(context), grads_(grads), lanes_(lanes) {}
 
   void prefetch(std::span<const Entry> entries) const noexcept { context_.prefetch(entries); }
-  void begin(std::size_t lane, std::span<const Entry> entries) {
-    lanes_[lane].begin(entries);
-  }
+  void begin(std::size_t lane, std::span<const Entry> entries) { lanes_[lane].begin(entries); }
   void find(std::size_t lane, std::span<const Entry> entries, std::size_t first);
   void finish(std::size_t lane, std::span<const Entry> entries, std::size_t first) noexcept;
 

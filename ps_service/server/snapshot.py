@@ -9,7 +9,7 @@ changed, the job's count.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ps_service import _native
@@ -19,7 +19,7 @@ from ps_service.server.shard_file import ShardFile
 from ps_service.tables import TableSpec
 from services.api import manifest as manifests
 from services.api.manifest import Manifest
-from services.kit.errors import Damaged, InvalidInput
+from services.kit.errors import Conflict, Damaged, InvalidInput, Unavailable
 from services.kit.storage import Storage, join
 
 DENSE_BLOCK_ID = 0
@@ -44,25 +44,63 @@ class DensePlace:
     params: Mapping[str, float]
 
 
-def write_sparse(
-    storage: Storage,
-    uri: str,
-    shard: _native.SparseShard,
-    tables: Sequence[TableSpec],
-    assignment: Assignment,
-) -> Written:
-    """Writes every non-empty partition the shard owns. The caller sees to it that nothing changes
-    meanwhile.
+class SparseSnapshot:
+    """A shard's rows at the instant of its making, or the changes since the snapshot `since`.
+
+    Raises Conflict if another one is in the making, or if the changes since `since` are not known.
     """
-    rows = [int(n) for n in shard.rows()]
-    meta = {
-        **_origin("sparse", assignment),
-        "epoch": assignment.shard_map.epoch,
-        "partitions": assignment.shard_map.partitions,
-        "tables": [dataclasses.asdict(t) for t in tables],
-        "rows": rows,
-    }
-    return _put(storage, uri, meta, _partition_blocks(shard, tables, assignment), rows)
+
+    def __init__(
+        self,
+        shard: _native.SparseShard,
+        tables: Sequence[TableSpec],
+        assignment: Assignment,
+        *,
+        id: int = 0,
+        since: int | None = None,
+    ) -> None:
+        self._assignment = assignment
+        try:
+            self._native = shard.begin_snapshot(id, since)
+        except ValueError as error:
+            raise Conflict(f"sparse-PS shard {assignment.rank}: {error}") from error
+        self._meta = {
+            **_origin("sparse", assignment),
+            "epoch": assignment.shard_map.epoch,
+            "partitions": assignment.shard_map.partitions,
+            "tables": [dataclasses.asdict(t) for t in tables],
+            "id": id,
+            "since": since,
+        }
+
+    def write(
+        self, storage: Storage, uri: str, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Written:
+        """Writes what it holds, once. Later snapshots may then be deltas of this one.
+
+        Raises Unavailable, leaving no file, as soon as it is no longer wanted.
+        """
+        try:
+            rows = [int(n) for n in self._native.rows()]
+            file = shard_file.write(
+                storage, uri, {**self._meta, "rows": rows}, self._blocks(is_wanted)
+            )
+            self._native.commit()
+        finally:
+            self._native.abandon()  # if it is not over
+        return Written(file.bytes, file.crc32c, rows)
+
+    def abandon(self) -> None:
+        """Frees what it holds; it can't be written any more."""
+        self._native.abandon()
+
+    def _blocks(self, is_wanted: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
+        for partition in self._assignment.shard_map.partitions_of(self._assignment.rank):
+            if not is_wanted():
+                raise Unavailable("nobody waits for this snapshot any more")
+            block = self._native.dump(partition)
+            if block is not None:
+                yield partition, block
 
 
 def read_sparse(
@@ -100,22 +138,30 @@ def read_sparse(
     return loaded
 
 
-def write_dense(
-    storage: Storage,
-    uri: str,
-    block: _native.DenseBlock,
-    place: DensePlace,
-    assignment: Assignment,
-) -> Written:
-    """Writes values and optimizer state of a block."""
-    meta = {
-        **_origin("dense", assignment),
-        "offset": place.offset,
-        "parameters": place.size,
-        "optimizer": place.optimizer,
-        "params": dict(place.params),
-    }
-    return _put(storage, uri, meta, [(DENSE_BLOCK_ID, block.dump())], [place.size])
+class DenseSnapshot:
+    """Values and optimizer state of a block at the instant of its making."""
+
+    def __init__(
+        self, block: _native.DenseBlock, place: DensePlace, assignment: Assignment
+    ) -> None:
+        self._data, self.version = block.dump(), block.step
+        self._place, self._assignment = place, assignment
+
+    def write(self, storage: Storage, uri: str) -> Written:
+        """Writes what it holds."""
+        place = self._place
+        meta = {
+            **_origin("dense", self._assignment),
+            "offset": place.offset,
+            "parameters": place.size,
+            "optimizer": place.optimizer,
+            "params": dict(place.params),
+        }
+        file = shard_file.write(storage, uri, meta, [(DENSE_BLOCK_ID, self._data)])
+        return Written(file.bytes, file.crc32c, [place.size])
+
+    def abandon(self) -> None:
+        """Nothing but memory, which goes with the object."""
 
 
 def read_dense(
@@ -158,19 +204,6 @@ def read_dense(
         )
     except ValueError as error:
         raise Damaged(f"{manifest_uri}: dense parameters: {error}") from error
-
-
-def _partition_blocks(
-    shard: _native.SparseShard, tables: Sequence[TableSpec], assignment: Assignment
-) -> Iterator[tuple[int, bytes]]:
-    partitions = assignment.shard_map.partitions
-    vacant = _native.SparseShard([t.native() for t in tables], partitions=partitions, seed=0)
-    # A block without rows is its header, which has the same length for every partition of a job.
-    empty = len(vacant.dump_partition(0))
-    for partition in assignment.shard_map.partitions_of(assignment.rank):
-        block = shard.dump_partition(partition)
-        if len(block) > empty:
-            yield partition, block
 
 
 def _check_tables(file: ShardFile, tables: Sequence[TableSpec]) -> None:
@@ -218,15 +251,3 @@ def _origin(kind: str, assignment: Assignment) -> dict[str, Any]:
         "rank": assignment.rank,
         "peers": assignment.peers,
     }
-
-
-def _put(
-    storage: Storage,
-    uri: str,
-    meta: dict[str, Any],
-    blocks: Iterator[tuple[int, bytes]] | list[tuple[int, bytes]],
-    rows: list[int],
-) -> Written:
-    data = shard_file.encode(meta, blocks)
-    storage.put(uri, data)
-    return Written(len(data), _native.crc32c(data), rows)

@@ -23,6 +23,8 @@ from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
 from ps_service.server.barrier import StepBarrier, StepLedger
 from ps_service.server.metrics import SparseMetrics
+from ps_service.server.pending import PendingSnapshot
+from ps_service.server.snapshot import SparseSnapshot
 from ps_service.tables import TableSpec
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.rpc import MAX_MESSAGE_BYTES
@@ -81,6 +83,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             members, self._apply_merged, barrier_seconds
         )
         self._ledger = StepLedger(members)
+        self._pending: PendingSnapshot[SparseSnapshot] = PendingSnapshot()
 
     def Configure(
         self, request: ps_pb2.SparseConfigureRequest, _context: grpc.ServicerContext
@@ -140,19 +143,40 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         members = self._barrier if self._assignment.sync else self._ledger
         return ps_pb2.LeaveReply(remaining=members.leave(request.caller.rank))
 
-    def Snapshot(
+    def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
-    ) -> ps_pb2.SnapshotReply:
+    ) -> ps_pb2.BeginSnapshotReply:
         """See ps.proto."""
         state = self._admitted(request.caller)
+        since = request.since if request.HasField("since") else None
+        self._pending.begin(
+            request.uri,
+            lambda: SparseSnapshot(
+                state.shard, state.tables, self._assignment, id=request.id, since=since
+            ),
+        )
+        return ps_pb2.BeginSnapshotReply()
+
+    def Snapshot(
+        self, request: ps_pb2.SnapshotRequest, context: grpc.ServicerContext
+    ) -> ps_pb2.SnapshotReply:
+        """See ps.proto."""
+        self._admitted(request.caller)
+        snapshot = self._pending.take(request.uri)
         with timed(self._metrics.snapshot):
-            written = snapshot.write_sparse(
-                self._storage, request.uri, state.shard, state.tables, self._assignment
-            )
+            written = snapshot.write(self._storage, request.uri, context.is_active)
         log.info("wrote %s: %d rows, %d bytes", request.uri, sum(written.rows), written.bytes)
         return ps_pb2.SnapshotReply(
             uri=request.uri, bytes=written.bytes, crc32c=written.crc32c, rows=written.rows
         )
+
+    def DropSnapshot(
+        self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.DropSnapshotReply:
+        """See ps.proto."""
+        self._assignment.admit(request.caller)
+        self._pending.drop(request.uri)
+        return ps_pb2.DropSnapshotReply()
 
     def Stats(
         self, _request: ps_pb2.StatsRequest, _context: grpc.ServicerContext
@@ -179,6 +203,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
 
     def close(self) -> None:
         """Ends the waits of pushes with Unavailable, so that the process can drain."""
+        self._pending.close()
         self._barrier.close()
 
     def _create(self, tables: tuple[TableSpec, ...], seed: int) -> _State:

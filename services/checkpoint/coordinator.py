@@ -1,8 +1,10 @@
-"""Takes one checkpoint: barrier → snapshots → resume → manifest → announcement → retention.
+"""Takes one checkpoint: barrier → begin → resume → write → manifest → announcement → retention.
 
-The manifest is written after every trainer has confirmed that it stood still while the snapshots
-were made, so what it names is one instant. Whatever fails on the way, the trainers go on, the
-folder is removed and older checkpoints stay as they are. Rows never pass through here.
+The trainers stand still while every parameter server fixes the instant, which takes milliseconds,
+and go on while the files are written. Files are written after every trainer has confirmed that it
+stood still, and the manifest last of all, so what it names is one instant. Whatever fails on the
+way, the trainers go on, the folder is removed and older checkpoints stay as they are. Rows never
+pass through here.
 """
 
 from __future__ import annotations
@@ -111,23 +113,16 @@ class Coordinator:
 
     def _capture(self, run: Run, catalog: Catalog, checkpoint_id: str, fleet: Fleet) -> Manifest:
         """Files and positions of one instant. The trainers go on, whether it returns or raises."""
-        settings = self._settings
-        token = f"{run.job}/{run.generation}/{checkpoint_id}/{uuid.uuid4().hex[:8]}"
-        still_since: float | None = None
+        settings, folder = self._settings, catalog.folder(checkpoint_id)
         try:
-            stands = fleet.pause(token, settings.hold_seconds, settings.pause_seconds)
-            still_since, created = time.monotonic(), self._clock()
-            positions = _merged(stands)
-            sparse, dense = fleet.snapshot(catalog.folder(checkpoint_id), settings.hold_seconds)
-            self._require_visible(catalog, checkpoint_id, [f.name for f in (*sparse, *dense)])
+            stands, created = self._begin(run, checkpoint_id, folder, fleet)
+            sparse, dense = fleet.write_snapshots(
+                folder, int(checkpoint_id), settings.write_seconds
+            )
         except BaseException:
-            self._release(fleet, token)
+            fleet.drop_snapshots(folder, int(checkpoint_id), settings.resume_seconds)
             raise
-        else:
-            fleet.resume(token, settings.resume_seconds)
-        finally:
-            if still_since is not None:
-                self._metrics.pause_seconds.observe(time.monotonic() - still_since)
+        self._require_visible(catalog, checkpoint_id, [f.name for f in (*sparse, *dense)])
         return Manifest(
             job=run.job,
             id=checkpoint_id,
@@ -139,8 +134,30 @@ class Coordinator:
             spec=run.spec,
             sparse=sparse,
             dense=dense,
-            positions=positions,
+            positions=_merged(stands),
         )
+
+    def _begin(
+        self, run: Run, checkpoint_id: str, folder: str, fleet: Fleet
+    ) -> tuple[list[trainer_pb2.PauseReply], float]:
+        """Fixes the instant on every server while all trainers stand still: where, and when."""
+        settings = self._settings
+        token = f"{run.job}/{run.generation}/{checkpoint_id}/{uuid.uuid4().hex[:8]}"
+        still_since: float | None = None
+        try:
+            stands = fleet.pause(token, settings.hold_seconds, settings.pause_seconds)
+            still_since, created = time.monotonic(), self._clock()
+            _merged(stands)  # else there is no sense in going on
+            fleet.begin_snapshots(folder, int(checkpoint_id), settings.hold_seconds)
+        except BaseException:
+            self._release(fleet, token)
+            raise
+        else:
+            fleet.resume(token, settings.resume_seconds)
+        finally:
+            if still_since is not None:
+                self._metrics.pause_seconds.observe(time.monotonic() - still_since)
+        return stands, created
 
     def _require_current(self, job: str, generation: int) -> Run:
         run = self._registry.run(job)
