@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <ranges>
 #include <utility>
 
 namespace embermesh {
@@ -35,9 +34,17 @@ void check_keys(const ByteReader& reader, const Schema& schema, std::size_t tabl
 // Whether `wanted` is among `count` ascending keys; key(i) is the i-th.
 template <class Key>
 bool contains(std::size_t count, std::uint64_t wanted, const Key& key) noexcept {
-  const auto range = std::views::iota(std::size_t{0}, count);
-  const auto at = std::ranges::lower_bound(range, wanted, {}, key);
-  return at != range.end() && key(*at) == wanted;
+  std::size_t low = 0;
+  std::size_t high = count;
+  while (low < high) {
+    const std::size_t middle = low + (high - low) / 2;
+    if (key(middle) < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < count && key(low) == wanted;
 }
 
 }  // namespace

@@ -29,8 +29,7 @@ Contents by_table(std::size_t tables, const PartitionCut& cut) {
   for (std::size_t table = 0; table < tables; ++table) {
     auto& removed = out.removed[table];
     std::ranges::sort(removed);
-    const auto repeated = std::ranges::unique(removed);
-    removed.erase(repeated.begin(), repeated.end());
+    removed.erase(std::unique(removed.begin(), removed.end()), removed.end());
     std::erase_if(removed, [&](std::uint64_t key) {  // a key may have come back
       return std::ranges::binary_search(out.rows[table], key, {}, &SnapshotRow::key);
     });

@@ -110,32 +110,49 @@ def read_sparse(
     tables: Sequence[TableSpec],
     assignment: Assignment,
 ) -> int:
-    """Loads the partitions this shard owns out of all sparse files of a manifest; returns the rows
-    loaded.
+    """Loads the partitions this shard owns out of all sparse files of a manifest and, when it is a
+    delta, of those it builds upon; returns the rows loaded.
 
     Raises Damaged that names the file, or InvalidInput that names the table with stored and wanted
     values.
     """
-    manifest = manifests.read(storage, manifest_uri)
+    chain = manifests.read_chain(storage, manifest_uri)
     wanted = assignment.shard_map.partitions
-    if manifest.partitions != wanted:
+    if chain[0][1].partitions != wanted:
         raise InvalidInput(
-            f"{manifest_uri} has {manifest.partitions} partitions, the job has {wanted}"
+            f"{manifest_uri} has {chain[0][1].partitions} partitions, the job has {wanted}"
         )
     owned = set(assignment.shard_map.partitions_of(assignment.rank))
-    origin: dict[int, str] = {}
-    loaded = 0
-    for file in _open(storage, manifest_uri, manifest, "sparse"):
-        _check_tables(file, tables)
-        for partition, block in file.blocks(owned):
-            if partition in origin:
-                raise Damaged(f"partition {partition} is in {origin[partition]} and {file.uri}")
-            origin[partition] = file.uri
-            try:
-                loaded += shard.load_partition(block)
-            except ValueError as error:
-                raise Damaged(f"{file.uri} is damaged: partition {partition}: {error}") from error
-    return loaded
+    for uri, manifest in chain:
+        origin: dict[int, str] = {}
+        for file in _open(storage, uri, manifest, "sparse"):
+            _check_tables(file, tables)
+            if len(chain) > 1 or file.meta.get("since") is not None:
+                _check_place(file, manifest)
+            for partition, block in file.blocks(owned):
+                if partition in origin:
+                    raise Damaged(f"partition {partition} is in {origin[partition]} and {file.uri}")
+                origin[partition] = file.uri
+                _load(shard, partition, block, file)
+    return int(shard.rows().sum())
+
+
+def _load(shard: _native.SparseShard, partition: int, block: bytes, file: ShardFile) -> None:
+    try:
+        shard.load_partition(block)
+    except ValueError as error:
+        raise Damaged(f"{file.uri} is damaged: partition {partition}: {error}") from error
+
+
+def _check_place(file: ShardFile, manifest: Manifest) -> None:
+    """A delta upon any other state than its base would make rows that never were."""
+    stored = file.meta.get("id"), file.meta.get("since")
+    expected = int(manifest.id), int(manifest.base) if manifest.base else None
+    if stored != expected:
+        raise Damaged(
+            f"{file.uri} is snapshot {stored[0]} since {stored[1]}, its manifest wants "
+            f"{expected[0]} since {expected[1]}"
+        )
 
 
 class DenseSnapshot:

@@ -93,7 +93,9 @@ class Coordinator:
     ) -> Checkpoint:
         checkpoint_id, start = catalog.next_id(), time.monotonic()
         try:
-            manifest = self._capture(run, catalog, checkpoint_id, fleet)
+            manifest = self._capture(
+                run, catalog, checkpoint_id, catalog.base_for_delta(section.deltas), fleet
+            )
             self._require_current(run.job, run.generation)  # else it is of an attempt that is over
             uri = manifests.write(self._storage, catalog.folder(checkpoint_id), manifest)
         except Exception as error:
@@ -111,11 +113,16 @@ class Coordinator:
         self._retain(run, section.keep, catalog)
         return checkpoint
 
-    def _capture(self, run: Run, catalog: Catalog, checkpoint_id: str, fleet: Fleet) -> Manifest:
-        """Files and positions of one instant. The trainers go on, whether it returns or raises."""
+    def _capture(
+        self, run: Run, catalog: Catalog, checkpoint_id: str, base: str, fleet: Fleet
+    ) -> Manifest:
+        """Files and positions of one instant. The trainers go on, whether it returns or raises.
+
+        With `base`, the files hold the changes since that checkpoint if all shards know them.
+        """
         settings, folder = self._settings, catalog.folder(checkpoint_id)
         try:
-            stands, created = self._begin(run, checkpoint_id, folder, fleet)
+            stands, created, base = self._begin(run, checkpoint_id, folder, base, fleet)
             sparse, dense = fleet.write_snapshots(
                 folder, int(checkpoint_id), settings.write_seconds
             )
@@ -135,12 +142,15 @@ class Coordinator:
             sparse=sparse,
             dense=dense,
             positions=_merged(stands),
+            base=base,
         )
 
     def _begin(
-        self, run: Run, checkpoint_id: str, folder: str, fleet: Fleet
-    ) -> tuple[list[trainer_pb2.PauseReply], float]:
-        """Fixes the instant on every server while all trainers stand still: where, and when."""
+        self, run: Run, checkpoint_id: str, folder: str, base: str, fleet: Fleet
+    ) -> tuple[list[trainer_pb2.PauseReply], float, str]:
+        """Fixes the instant on every server while all trainers stand still: where, when, and the
+        base of what will be written.
+        """
         settings = self._settings
         token = f"{run.job}/{run.generation}/{checkpoint_id}/{uuid.uuid4().hex[:8]}"
         still_since: float | None = None
@@ -148,7 +158,7 @@ class Coordinator:
             stands = fleet.pause(token, settings.hold_seconds, settings.pause_seconds)
             still_since, created = time.monotonic(), self._clock()
             _merged(stands)  # else there is no sense in going on
-            fleet.begin_snapshots(folder, int(checkpoint_id), settings.hold_seconds)
+            base = self._begin_snapshots(checkpoint_id, folder, base, fleet)
         except BaseException:
             self._release(fleet, token)
             raise
@@ -157,7 +167,19 @@ class Coordinator:
         finally:
             if still_since is not None:
                 self._metrics.pause_seconds.observe(time.monotonic() - still_since)
-        return stands, created
+        return stands, created, base
+
+    def _begin_snapshots(self, checkpoint_id: str, folder: str, base: str, fleet: Fleet) -> str:
+        number, seconds = int(checkpoint_id), self._settings.hold_seconds
+        if base:
+            try:
+                fleet.begin_snapshots(folder, number, seconds, since=int(base))
+            except Conflict as error:  # e.g. a shard that has been restarted since
+                log.info("checkpoint %s will be whole: %s", checkpoint_id, error)
+            else:
+                return base
+        fleet.begin_snapshots(folder, number, seconds)
+        return ""
 
     def _require_current(self, job: str, generation: int) -> Run:
         run = self._registry.run(job)

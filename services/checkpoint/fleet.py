@@ -51,12 +51,16 @@ class Fleet:
         ]
         return rpc.call_all(calls, timeout=timeout, stop=self._stop, retry=False)
 
-    def begin_snapshots(self, folder: str, checkpoint: int, timeout: float) -> None:
-        """Lets every parameter server fix what it will write into `folder` for this checkpoint.
+    def begin_snapshots(
+        self, folder: str, checkpoint: int, timeout: float, since: int | None = None
+    ) -> None:
+        """Lets every parameter server fix what it will write into `folder` for this checkpoint:
+        everything, or what changed since checkpoint `since`.
 
-        Raises the first failure; Conflict when the dense blocks are not at the same version.
+        Raises the first failure; Conflict when the dense blocks are not at the same version, or
+        when a shard does not know what changed.
         """
-        replies = self._ask("BeginSnapshot", folder, checkpoint, timeout)
+        replies = self._ask("BeginSnapshot", folder, checkpoint, timeout, since)
         dense = replies[len(self._members[Role.SPARSE_PS]) :]
         versions = sorted({reply.version for reply in dense})
         if len(versions) > 1:
@@ -103,15 +107,21 @@ class Fleet:
         if moved:
             raise DeadlineExceeded("; ".join(moved))
 
-    def _ask(self, verb: str, folder: str, checkpoint: int, timeout: float) -> list[Any]:
-        calls = self._calls(verb, folder, checkpoint)
+    def _ask(
+        self, verb: str, folder: str, checkpoint: int, timeout: float, since: int | None = None
+    ) -> list[Any]:
+        calls = self._calls(verb, folder, checkpoint, since)
         return rpc.call_all(calls, timeout=timeout, stop=self._stop, retry=False)
 
-    def _calls(self, verb: str, folder: str, checkpoint: int) -> list[rpc.Call[Any]]:
+    def _calls(
+        self, verb: str, folder: str, checkpoint: int, since: int | None = None
+    ) -> list[rpc.Call[Any]]:
         caller = ps_pb2.Caller(generation=self._run.generation, epoch=self._run.epoch)
         calls = []
         for name, member in self._servers():
-            request = ps_pb2.SnapshotRequest(caller=caller, uri=join(folder, name), id=checkpoint)
+            request = ps_pb2.SnapshotRequest(
+                caller=caller, uri=join(folder, name), id=checkpoint, since=since
+            )
             stub = _STUBS[member.role](self._channels[member.address])
             calls.append(rpc.Call(getattr(stub, verb), request, _name(member)))
         return calls

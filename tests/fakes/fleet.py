@@ -14,6 +14,7 @@ import prometheus_client
 
 from services.kit import rpc
 from services.kit.discovery import Member, Phase, Registry, Role, Run
+from services.kit.errors import Conflict
 from services.kit.storage import Storage
 from services.wire import ps_pb2, ps_pb2_grpc, trainer_pb2, trainer_pb2_grpc
 
@@ -59,10 +60,12 @@ class FakeShard:
     version: int = 0
     error: Exception | None = None
     begin_error: Exception | None = None
+    forgetful: bool = False  # does not know what changed
     hidden: bool = False  # claims to have written, in a place of its own
     before_begin: Callable[[], None] = field(default=lambda: None)
     before: Callable[[], None] = field(default=lambda: None)  # it writes
     callers: list[ps_pb2.Caller] = field(default_factory=list)
+    since: list[int | None] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)  # URIs, as are the following
     written: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
@@ -74,6 +77,10 @@ class FakeShard:
         self.before_begin()
         if self.begin_error is not None:
             raise self.begin_error
+        since = request.since if request.HasField("since") else None
+        if since is not None and self.forgetful:
+            raise Conflict(f"the changes since snapshot {since} are not known")
+        self.since.append(since)
         self.begun.append(request.uri)
         return ps_pb2.BeginSnapshotReply(version=self.version)
 

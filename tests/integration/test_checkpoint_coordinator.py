@@ -150,6 +150,21 @@ def test_retention_spares_what_the_run_restores_from(bench: Bench, fleet: FakeFl
     assert bench.folders() == ["000001", "000003", "000004"]
 
 
+def test_deltas_between_whole_checkpoints(
+    bench: Bench, fleet: FakeFleet, redis_db: redis.Redis
+) -> None:
+    bench.registry.publish_run(make_run(bench.to, keep=9, deltas=2))
+    bases = []
+    for attempt in range(6):
+        fleet.sparse[1].forgetful = attempt == 5
+        taken = bench.coordinator.take(JOB, 1, 0)
+        bases.append(manifests.read(bench.storage, taken.uri).base)
+    assert bases == ["", "000001", "000002", "", "000004", ""]
+    assert fleet.sparse[1].since == [None, 1, 2, None, 4, None]
+    assert fleet.dense[0].since[:5] == [None, 1, 2, None, 4], "the dense blocks do not care"
+    assert bench.folders() == [f"{i:06d}" for i in range(1, 7)]
+
+
 def fail_pause(fleet: FakeFleet) -> None:
     fleet.trainers[0].pause_error = Conflict("another pause is under way")
 
