@@ -125,19 +125,28 @@ def read_sparse(
     owned = set(assignment.shard_map.partitions_of(assignment.rank))
     for uri, manifest in chain:
         origin: dict[int, str] = {}
-        for file in _open(storage, uri, manifest, "sparse"):
-            _check_tables(file, tables)
-            if len(chain) > 1 or file.meta.get("since") is not None:
-                _check_place(file, manifest)
+        for file in open_sparse(storage, uri, manifest):
+            check_tables(file, tables)
             for partition, block in file.blocks(owned):
                 if partition in origin:
                     raise Damaged(f"partition {partition} is in {origin[partition]} and {file.uri}")
                 origin[partition] = file.uri
-                _load(shard, partition, block, file)
+                load_block(shard, partition, block, file)
     return int(shard.rows().sum())
 
 
-def _load(shard: _native.SparseShard, partition: int, block: bytes, file: ShardFile) -> None:
+def open_sparse(storage: Storage, uri: str, manifest: Manifest) -> Iterator[ShardFile]:
+    """The sparse files of one manifest of a chain, each the snapshot that the manifest wants.
+
+    Raises Damaged that names the file.
+    """
+    for file in _open(storage, uri, manifest, "sparse"):
+        _check_place(file, manifest)
+        yield file
+
+
+def load_block(shard: _native.SparseShard, partition: int, block: bytes, file: ShardFile) -> None:
+    """Loads a block of `file`. Raises Damaged that names the file."""
     try:
         shard.load_partition(block)
     except ValueError as error:
@@ -146,12 +155,12 @@ def _load(shard: _native.SparseShard, partition: int, block: bytes, file: ShardF
 
 def _check_place(file: ShardFile, manifest: Manifest) -> None:
     """A delta upon any other state than its base would make rows that never were."""
-    stored = file.meta.get("id"), file.meta.get("since")
-    expected = int(manifest.id), int(manifest.base) if manifest.base else None
-    if stored != expected:
+    id, since = file.meta.get("id"), file.meta.get("since")
+    wanted = int(manifest.base) if manifest.base else None
+    if since != wanted or (id is not None and id != int(manifest.id)):
         raise Damaged(
-            f"{file.uri} is snapshot {stored[0]} since {stored[1]}, its manifest wants "
-            f"{expected[0]} since {expected[1]}"
+            f"{file.uri} is snapshot {id} since {since}, its manifest wants {int(manifest.id)} "
+            f"since {wanted}"
         )
 
 
@@ -223,7 +232,16 @@ def read_dense(
         raise Damaged(f"{manifest_uri}: dense parameters: {error}") from error
 
 
-def _check_tables(file: ShardFile, tables: Sequence[TableSpec]) -> None:
+def tables_of(file: ShardFile) -> list[TableSpec]:
+    """The tables whose rows the file has. Raises Damaged."""
+    try:
+        return [TableSpec(**record) for record in _field(file, "tables", list)]
+    except TypeError as error:
+        raise Damaged(f"{file.uri} is damaged: tables: {error}") from error
+
+
+def check_tables(file: ShardFile, tables: Sequence[TableSpec]) -> None:
+    """Raises InvalidInput that names the table with stored and wanted values."""
     stored = _field(file, "tables", list)
     names = [t.get("name") for t in stored]
     wanted = [t.name for t in tables]
