@@ -28,6 +28,13 @@ TEST(DenseBlock, RoundTripsAndRefusesDamage) {
   }
 }
 
+TEST(DenseBlock, ABlockOfNoParametersRoundTrips) {
+  const std::string dumped = DenseBlock({}, "adagrad", {}).dump();
+  const auto bytes = std::as_bytes(std::span(dumped.data(), dumped.size()));
+  EXPECT_EQ(DenseBlock::load(bytes)->dump(), dumped);
+  EXPECT_EQ(DenseBlock::load(bytes)->size(), 0U);
+}
+
 TEST(DenseBlock, ThreadsLoseNoStep) {
   DenseBlock block(std::vector<float>(100, 0.0F), "sgd", {{"lr", 1.0}});
   const std::vector<float> grads(100, -1.0F);

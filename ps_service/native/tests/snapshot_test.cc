@@ -185,6 +185,41 @@ TEST(Snapshot, APartitionThatLostMoreKeysThanItListsComesWhole) {
   EXPECT_EQ(block.rows(0), 0U);
 }
 
+TEST(Snapshot, CompactionLosesNeitherRowsNorChanges) {
+  SparseShard shard({make_table("a", 16)}, 1, 1);
+  SparseShard copy({make_table("a", 16)}, 1, 1);
+  Keys keys(4000);
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  pull(shard, {4000}, keys, true);
+  const auto erase = [&](std::uint32_t first, std::uint32_t count) {
+    shard.erase(std::vector<std::uint32_t>{count}, std::span(keys).subspan(first, count));
+  };
+  erase(0, 1500);  // holes for rows to move into
+  const auto base = shard.begin_snapshot(1, std::nullopt);
+  copy.load_partition(bytes_of(*base->dump(0)));
+  base->commit();
+
+  shard.push(std::vector<std::uint32_t>{1}, Keys{3999}, std::vector<float>(16, 1.0F));
+  shard.compact();
+  const std::string expected = shard.dump_partition(0);
+  const auto delta = shard.begin_snapshot(2, 1);
+  erase(1500, 1200);
+  shard.compact();
+  pull(shard, {1}, {5}, true);
+  const auto text = delta->dump(0);
+  copy.load_partition(bytes_of(*text));
+  EXPECT_EQ(copy.dump_partition(0), expected);
+  EXPECT_EQ(PartitionBlock(bytes_of(*text), shard.schema(), 1).rows(0), 1U);
+  delta->commit();
+
+  const std::string later = shard.dump_partition(0);
+  const auto whole = shard.begin_snapshot(3, std::nullopt);
+  erase(2700, 1000);
+  shard.compact();
+  pull(shard, {500}, Keys(keys.begin(), keys.begin() + 500), true);
+  EXPECT_EQ(*whole->dump(0), later);
+}
+
 TEST(Snapshot, OneAtATimeAndOnlySinceTheLatest) {
   SparseShard shard(two_tables(), kPartitions, 1);
   EXPECT_THROW(static_cast<void>(shard.begin_snapshot(1, 0)), std::invalid_argument);
