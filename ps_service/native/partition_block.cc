@@ -101,6 +101,7 @@ std::string BlockBuilder::seal() && { return ByteWriter(std::move(out_)).seal();
 std::string encode_partition(const Schema& schema, std::uint32_t partition,
                              std::uint32_t partitions, const std::vector<TableRows>& tables) {
   std::vector<BlockSize> sizes;
+  sizes.reserve(tables.size());
   for (const TableRows& table : tables) sizes.push_back(BlockSize{table.keys.size(), 0});
   BlockBuilder block(schema, BlockKind::kWhole, partition, partitions, sizes);
   std::vector<std::size_t> order;

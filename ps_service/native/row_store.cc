@@ -76,8 +76,10 @@ std::size_t RowStore::apply(const PartitionBlock& block) {
 
 void RowStore::turn_log(std::uint64_t now) {
   std::vector<std::uint64_t> rows;
+  rows.reserve(tables_.size());
   for (const Table& table : tables_) rows.push_back(table.index.size());
   std::vector<RowNumber> bounds;
+  bounds.reserve(arenas_.size());
   for (const RowArena& arena : arenas_) bounds.push_back(arena.row_bound());
   log_.turn(now, rows, bounds);
 }

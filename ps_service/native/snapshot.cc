@@ -39,6 +39,7 @@ Contents by_table(std::size_t tables, const PartitionCut& cut) {
 
 std::vector<BlockSize> sizes_of(const Contents& contents) {
   std::vector<BlockSize> sizes;
+  sizes.reserve(contents.rows.size());
   for (std::size_t table = 0; table < contents.rows.size(); ++table) {
     sizes.push_back(BlockSize{contents.rows[table].size(), contents.removed[table].size()});
   }
