@@ -1,21 +1,18 @@
-// The only nanobind file: argument checks, GIL release, result arrays - and nothing else.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+// Tables and planner for Python; with bindings_dense.cc the only nanobind files: argument checks,
+// GIL release, result arrays - and nothing else.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "bindings.h"
 #include "crc32c.h"
-#include "dense_block.h"
 #include "hash.h"
 #include "numpy_view.h"
 #include "planner.h"
@@ -27,24 +24,6 @@ using namespace nb::literals;
 
 namespace embermesh {
 namespace {
-
-template <class T>
-using Numpy = nb::ndarray<nb::numpy, T>;
-
-// An uninitialised array that owns its memory; numpy frees it.
-template <class T>
-struct NewArray {
-  explicit NewArray(std::size_t size) : items(std::make_unique_for_overwrite<T[]>(size)) {}
-
-  [[nodiscard]] T* data() const { return items.get(); }
-
-  Numpy<T> release(std::initializer_list<std::size_t> shape) && {
-    const nb::capsule owner(items.get(), [](void* p) noexcept { delete[] static_cast<T*>(p); });
-    return Numpy<T>(items.release(), shape, owner);
-  }
-
-  std::unique_ptr<T[]> items;
-};
 
 // A read-only array that looks into `owner`.
 template <class T>
@@ -59,8 +38,6 @@ std::vector<T> to_vector(nb::handle array, const char* name) {
   const ArrayView<const T> view(array, name);
   return {view.items().begin(), view.items().end()};
 }
-
-nb::bytes to_bytes(const std::string& data) { return nb::bytes(data.data(), data.size()); }
 
 nb::dict describe_kinds(const std::vector<KindInfo>& kinds) {
   nb::dict catalogue;
@@ -324,73 +301,6 @@ void bind_planner(nb::module_& m) {
             return planner.plan(key_view.items(), offset_view.items(), batch);
           },
           "keys"_a.none(), "offsets"_a.none(), "batch"_a);
-}
-
-std::unique_ptr<DenseBlock> join_blocks(const nb::sequence& blocks, std::size_t offset,
-                                        std::size_t size, std::string_view optimizer,
-                                        const ParamMap& params,
-                                        const std::optional<UpdateOptions>& options) {
-  std::deque<BytesView> views;  // a view never moves
-  std::vector<std::span<const std::byte>> spans;
-  for (nb::handle block : blocks) spans.push_back(views.emplace_back(block, "blocks").bytes());
-  const nb::gil_scoped_release unlocked;
-  return DenseBlock::join(spans, offset, size, optimizer, params,
-                          options.value_or(UpdateOptions{}));
-}
-
-void bind_dense(nb::module_& m) {
-  nb::class_<DenseBlock>(m, "DenseBlock")
-      .def(
-          "__init__",
-          [](DenseBlock* self, nb::handle values, std::string_view optimizer,
-             const ParamMap& params, const std::optional<UpdateOptions>& options) {
-            const ArrayView<const float> view(values, "values");
-            new (self)
-                DenseBlock(view.items(), optimizer, params, options.value_or(UpdateOptions{}));
-          },
-          "values"_a.none(), nb::kw_only(), "optimizer"_a, "optimizer_params"_a,
-          "options"_a = nb::none())
-      .def("values",
-           [](const DenseBlock& block) {
-             NewArray<float> out(block.size());
-             {
-               const nb::gil_scoped_release unlocked;
-               block.values(out.data());
-             }
-             return std::move(out).release({block.size()});
-           })
-      .def(
-          "apply",
-          [](DenseBlock& block, nb::handle grads) {
-            const ArrayView<const float> view(grads, "grads");
-            const nb::gil_scoped_release unlocked;
-            block.apply(view.items());
-          },
-          "grads"_a.none())
-      .def_prop_ro("step", &DenseBlock::step)
-      .def_prop_ro("optimizer", [](const DenseBlock& b) { return b.rule().optimizer().name(); })
-      .def_prop_ro("optimizer_params",
-                   [](const DenseBlock& b) { return b.rule().optimizer().params(); })
-      .def_prop_ro("options", [](const DenseBlock& b) { return b.rule().options(); })
-      .def("dump",
-           [](const DenseBlock& block) {
-             std::string data;
-             {
-               const nb::gil_scoped_release unlocked;
-               data = block.dump();
-             }
-             return to_bytes(data);
-           })
-      .def_static(
-          "load",
-          [](nb::handle block) {
-            const BytesView view(block, "block");
-            const nb::gil_scoped_release unlocked;
-            return DenseBlock::load(view.bytes());
-          },
-          "block"_a.none())
-      .def_static("join", &join_blocks, "blocks"_a, nb::kw_only(), "offset"_a, "size"_a,
-                  "optimizer"_a, "optimizer_params"_a, "options"_a = nb::none());
 }
 
 }  // namespace

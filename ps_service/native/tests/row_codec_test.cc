@@ -107,7 +107,7 @@ TEST(RowCodec, ColumnsAndStepsDrawIndependently) {
   const Rounding second = Rounding::stochastic(1, 2);
   int equal = 0;
   int common_bits = 0;
-  for (std::size_t column = 0; column < 1000; ++column) {
+  for (std::uint32_t column = 0; column < 1000; ++column) {
     equal += first.draw(column) == first.draw(column + 1) ? 1 : 0;
     common_bits += std::popcount(~(first.draw(column) ^ second.draw(column)));
   }

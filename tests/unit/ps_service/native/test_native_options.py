@@ -35,18 +35,18 @@ def normal(*shape, seed=0, scale=1.0):
 
 SCHEDULES = [
     (
-        options(schedule="exponential", schedule_params={"steps": 50, "rate": 0.9}),
+        {"schedule": "exponential", "schedule_params": {"steps": 50, "rate": 0.9}},
         lambda i: 0.9 ** (i / 50),
     ),
     (
-        options(schedule="cosine", schedule_params={"steps": 200, "floor": 0.2}),
+        {"schedule": "cosine", "schedule_params": {"steps": 200, "floor": 0.2}},
         lambda i: 0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * min(i / 200, 1))),
     ),
     (
-        options(schedule="piecewise", schedule_params={"100": 0.5, "250": 0.0}),
+        {"schedule": "piecewise", "schedule_params": {"100": 0.5, "250": 0.0}},
         lambda i: 1.0 if i < 100 else 0.5 if i < 250 else 0.0,
     ),
-    (options(schedule_params={"warmup": 64}), lambda i: min((i + 1) / 64, 1)),
+    ({"schedule_params": {"warmup": 64}}, lambda i: min((i + 1) / 64, 1)),
 ]
 
 
@@ -55,7 +55,7 @@ SCHEDULES = [
 def test_every_optimizer_follows_every_schedule(optimizer, chosen, factor):
     params = {**_native.OPTIMIZERS[optimizer], "lr": 0.01}
     grads = normal(300, 1, 4, scale=0.01)
-    shard = shard_of(optimizer=optimizer, optimizer_params=params, options=chosen)
+    shard = shard_of(optimizer=optimizer, optimizer_params=params, options=options(**chosen))
     shard.pull(ref.u32(1), ONE, insert=True)
     state = ref.initial_state(optimizer, params, shard.export_rows(0)[1][0])
     trained(shard, ONE, grads)
