@@ -10,7 +10,8 @@ namespace embermesh {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x00545241'50424D45ULL;  // "EMBPART\0"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kFp32Version = 1;  // its headers name no weight type
 
 void check_keys(const ByteReader& reader, const PartitionBlock& block, const Schema& schema,
                 std::size_t table, Partitioning partition_of) {
@@ -60,9 +61,10 @@ std::string encode_partition(const Schema& schema, std::uint32_t partition,
   for (std::size_t id = 0; id < tables.size(); ++id) {
     const TableConfig& config = schema.table(id);
     out.text(config.name);
-    out.text(config.optimizer->name());
+    out.text(config.optimizer().name());
     out.number(static_cast<std::uint32_t>(config.dim));
     out.number(static_cast<std::uint32_t>(config.state_floats()));
+    out.text(weight_type_name(config.weights));
     out.number(static_cast<std::uint64_t>(tables[id].keys.size()));
   }
   for (std::size_t id = 0; id < tables.size(); ++id) {
@@ -79,7 +81,8 @@ PartitionBlock::PartitionBlock(std::span<const std::byte> data, const Schema& sc
   reader.check("magic", kMagic, ByteReader(data, "partition block").number<std::uint64_t>("magic"));
   reader.unseal();
   static_cast<void>(reader.number<std::uint64_t>("magic"));
-  reader.check("version", kVersion, reader.number<std::uint32_t>("version"));
+  const auto version = reader.number<std::uint32_t>("version");
+  if (version != kFp32Version) reader.check("version", kVersion, version);
   partition_ = reader.number<std::uint32_t>("partition");
   reader.check("partitions", partitions, reader.number<std::uint32_t>("partitions"));
   if (partition_ >= partitions)
@@ -91,12 +94,14 @@ PartitionBlock::PartitionBlock(std::span<const std::byte> data, const Schema& sc
     const TableConfig& config = schema.table(id);
     const std::string where = "table " + std::to_string(id) + " ";
     reader.check(where + "name", config.name, reader.text("name"));
-    reader.check(where + "optimizer", std::string(config.optimizer->name()),
+    reader.check(where + "optimizer", std::string(config.optimizer().name()),
                  reader.identifier("optimizer"));
     reader.check(where + "dim", static_cast<std::uint32_t>(config.dim),
                  reader.number<std::uint32_t>("dim"));
     reader.check(where + "state_floats", static_cast<std::uint32_t>(config.state_floats()),
                  reader.number<std::uint32_t>("state_floats"));
+    const std::string weights = version == kFp32Version ? "fp32" : reader.identifier("weights");
+    reader.check(where + "weights", std::string(weight_type_name(config.weights)), weights);
     tables_.push_back(
         Table{reader.number<std::uint64_t>("row count"), schema.row_bytes(id), {}, {}});
   }

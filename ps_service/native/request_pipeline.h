@@ -20,7 +20,8 @@ using Partitions = std::vector<std::unique_ptr<Partition>>;
 // waits for one holds only lower ones, so that two threads never wait for each other.
 class LockWindow {
  public:
-  LockWindow(const Partitions& partitions, const RequestRouter& router, std::uint32_t first) noexcept
+  LockWindow(const Partitions& partitions, const RequestRouter& router,
+             std::uint32_t first) noexcept
       : partitions_(&partitions), router_(&router), first_(first), next_(first) {}
   LockWindow(const LockWindow&) = delete;
   LockWindow& operator=(const LockWindow&) = delete;

@@ -1,4 +1,5 @@
-// Where the rows and indexes of a shard get their memory: which tables share an arena, and the pools.
+// Where the rows and indexes of a shard get their memory: which tables share an arena, and the
+// pools.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +14,8 @@
 
 namespace embermesh {
 
-// Tables whose rows have the same width share an arena in each partition, so that a small table does
-// not hold a slab of its own. Immutable but for the pools, which are thread-safe.
+// Tables whose rows have the same width share an arena in each partition, so that a small table
+// does not hold a slab of its own. Immutable but for the pools, which are thread-safe.
 class RowMemory {
  public:
   explicit RowMemory(const Schema& schema);

@@ -19,8 +19,8 @@ namespace embermesh {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-// Asks for the cache line at `address`. The empty statement keeps GCC from taking a function that only
-// prefetches for one without effect, whose calls it then leaves out.
+// Asks for the cache line at `address`. The empty statement keeps GCC from taking a function that
+// only prefetches for one without effect, whose calls it then leaves out.
 inline void prefetch_line(const void* address) noexcept {
   __builtin_prefetch(address);
   asm volatile("" : : "r"(address));

@@ -39,8 +39,8 @@ class SlabPool {
   [[nodiscard]] std::size_t mapped_bytes() const;
 
  private:
-  using FreeSlabs = std::vector<std::uint16_t>;      // numbers within a chunk
-  using Chunks = std::map<std::byte*, FreeSlabs>;    // by address
+  using FreeSlabs = std::vector<std::uint16_t>;    // numbers within a chunk
+  using Chunks = std::map<std::byte*, FreeSlabs>;  // by address
 
   [[nodiscard]] std::size_t slabs_per_chunk() const noexcept { return kChunkBytes / slab_bytes_; }
   void add_chunk();

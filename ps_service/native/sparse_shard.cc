@@ -133,31 +133,31 @@ void SparseShard::run_verb(Verb& verb, const RequestRouter& router, std::uint32_
 void SparseShard::pull(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
                        bool insert, float* values) {
   RequestRouter& router = thread_router();
-  run(checked_request(counts, keys), router,
-      [&](std::uint32_t first, std::uint32_t end) {
-        PullVerb verb(context(), insert, values);
-        run_verb(verb, router, first, end);
-      });
+  run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
+    PullVerb verb(context(), insert, values);
+    run_verb(verb, router, first, end);
+  });
 }
 
 PushResult SparseShard::push(std::span<const std::uint32_t> counts,
-                             std::span<const std::uint64_t> keys, std::span<const float> grads) {
+                             std::span<const std::uint64_t> keys, std::span<const float> grads,
+                             std::uint64_t step) {
   const std::size_t floats = request_floats(counts, keys.size());
   if (grads.size() != floats) {
     throw std::invalid_argument("grads: the keys have " + std::to_string(floats) + " floats, got " +
                                 std::to_string(grads.size()));
   }
   RequestRouter& router = thread_router();
+  const TrainStep train_step = schema_.train_step(step);
   std::atomic<std::uint64_t> applied = 0;
   std::atomic<std::uint64_t> missing = 0;
-  run(checked_request(counts, keys), router,
-      [&](std::uint32_t first, std::uint32_t end) {
-        thread_local std::array<PushScratch, 2> lanes;
-        PushVerb verb(context(), grads.data(), lanes);
-        run_verb(verb, router, first, end);
-        applied += verb.result().applied;
-        missing += verb.result().missing;
-      });
+  run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
+    thread_local std::array<PushScratch, 2> lanes;
+    PushVerb verb(context(), grads.data(), train_step, lanes);
+    run_verb(verb, router, first, end);
+    applied += verb.result().applied;
+    missing += verb.result().missing;
+  });
   return {applied, missing};
 }
 
@@ -165,15 +165,14 @@ std::uint64_t SparseShard::erase(std::span<const std::uint32_t> counts,
                                  std::span<const std::uint64_t> keys) {
   RequestRouter& router = thread_router();
   std::atomic<std::uint64_t> removed = 0;
-  run(checked_request(counts, keys), router,
-      [&](std::uint32_t first, std::uint32_t end) {
-        EraseVerb verb(context());
-        run_verb(verb, router, first, end);
-        removed += verb.removed();
-        for (std::uint32_t p = first; p < end; ++p) {
-          if (router.start(p) < router.start(p + 1)) partition_[p]->compact(false);
-        }
-      });
+  run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
+    EraseVerb verb(context());
+    run_verb(verb, router, first, end);
+    removed += verb.removed();
+    for (std::uint32_t p = first; p < end; ++p) {
+      if (router.start(p) < router.start(p + 1)) partition_[p]->compact(false);
+    }
+  });
   return removed;
 }
 

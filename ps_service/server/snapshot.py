@@ -16,7 +16,7 @@ from ps_service import _native
 from ps_service.server import shard_file
 from ps_service.server.assignment import Assignment
 from ps_service.server.shard_file import ShardFile
-from ps_service.tables import TableSpec
+from ps_service.tables import NO_OPTIONS, WEIGHTS, TableSpec, UpdateOptions
 from services.api import manifest as manifests
 from services.api.manifest import Manifest
 from services.kit.errors import Damaged, InvalidInput
@@ -35,6 +35,14 @@ class Written:
 
 
 @dataclasses.dataclass(frozen=True)
+class Restored:
+    """What a shard took from a checkpoint."""
+
+    rows: int
+    step: int  # of the job's life, the last one before the checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
 class DensePlace:
     """Where a block lies in the flat array of all dense parameters, and what updates it."""
 
@@ -42,6 +50,7 @@ class DensePlace:
     size: int
     optimizer: str
     params: Mapping[str, float]
+    options: UpdateOptions = NO_OPTIONS
 
 
 def write_sparse(
@@ -50,9 +59,10 @@ def write_sparse(
     shard: _native.SparseShard,
     tables: Sequence[TableSpec],
     assignment: Assignment,
+    step: int,
 ) -> Written:
     """Writes every non-empty partition the shard owns. The caller sees to it that nothing changes
-    meanwhile.
+    meanwhile. `step` is the last one of the job's life, where schedules go on after a restore.
     """
     rows = [int(n) for n in shard.rows()]
     meta = {
@@ -61,6 +71,7 @@ def write_sparse(
         "partitions": assignment.shard_map.partitions,
         "tables": [dataclasses.asdict(t) for t in tables],
         "rows": rows,
+        "step": step,
     }
     return _put(storage, uri, meta, _partition_blocks(shard, tables, assignment), rows)
 
@@ -71,9 +82,8 @@ def read_sparse(
     shard: _native.SparseShard,
     tables: Sequence[TableSpec],
     assignment: Assignment,
-) -> int:
-    """Loads the partitions this shard owns out of all sparse files of a manifest; returns the rows
-    loaded.
+) -> Restored:
+    """Loads the partitions this shard owns out of all sparse files of a manifest.
 
     Raises Damaged that names the file, or InvalidInput that names the table with stored and wanted
     values.
@@ -86,9 +96,10 @@ def read_sparse(
         )
     owned = set(assignment.shard_map.partitions_of(assignment.rank))
     origin: dict[int, str] = {}
-    loaded = 0
+    loaded = step = 0
     for file in _open(storage, manifest_uri, manifest, "sparse"):
         _check_tables(file, tables)
+        step = max(step, int(file.meta.get("step", 0)))
         for partition, block in file.blocks(owned):
             if partition in origin:
                 raise Damaged(f"partition {partition} is in {origin[partition]} and {file.uri}")
@@ -97,7 +108,7 @@ def read_sparse(
                 loaded += shard.load_partition(block)
             except ValueError as error:
                 raise Damaged(f"{file.uri} is damaged: partition {partition}: {error}") from error
-    return loaded
+    return Restored(loaded, step)
 
 
 def write_dense(
@@ -114,6 +125,7 @@ def write_dense(
         "parameters": place.size,
         "optimizer": place.optimizer,
         "params": dict(place.params),
+        "options": dataclasses.asdict(place.options),
     }
     return _put(storage, uri, meta, [(DENSE_BLOCK_ID, block.dump())], [place.size])
 
@@ -155,6 +167,7 @@ def read_dense(
             size=place.size,
             optimizer=place.optimizer,
             optimizer_params=dict(place.params),
+            options=place.options.native(),
         )
     except ValueError as error:
         raise Damaged(f"{manifest_uri}: dense parameters: {error}") from error
@@ -184,10 +197,11 @@ def _check_tables(file: ShardFile, tables: Sequence[TableSpec]) -> None:
             + (f"; {differs!r} is the first that differs" if differs else "")
         )
     for table, record in zip(tables, stored, strict=True):
-        for field in ("dim", "optimizer"):
-            if record.get(field) != getattr(table, field):
+        held = {"weights": WEIGHTS, **record}  # files of the first version name no type
+        for field in ("dim", "optimizer", "weights"):
+            if held.get(field) != getattr(table, field):
                 raise InvalidInput(
-                    f"{file.uri}: table {table.name!r} has {field} {record.get(field)!r}, "
+                    f"{file.uri}: table {table.name!r} has {field} {held.get(field)!r}, "
                     f"the job wants {getattr(table, field)!r}"
                 )
 
