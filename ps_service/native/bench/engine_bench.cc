@@ -10,8 +10,8 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -51,9 +51,7 @@ double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-TableConfig table() {
-  return {"t", kDim, "adagrad", {{"lr", 0.05}}, "uniform", {}};
-}
+TableConfig table() { return {"t", kDim, "adagrad", {{"lr", 0.05}}, "uniform", {}}; }
 
 // Sides whose rates, in million keys/s, are measured in turn: one call of each per round.
 class Contest {
@@ -87,7 +85,10 @@ class Contest {
 class EngineBench {
  public:
   EngineBench(std::size_t rows, std::size_t rounds)
-      : rows_(rows), rounds_(rounds), limit_(rows, 2), values_(kRequest * kDim),
+      : rows_(rows),
+        rounds_(rounds),
+        limit_(rows, 2),
+        values_(kRequest * kDim),
         grads_(kRequest * kDim, 1e-3F) {}
 
   void run() {
