@@ -43,7 +43,11 @@ def _optimizers(spec: JobSpec) -> list[str]:
         # The default argument binds this round's values.
         def make(name: str = name, feature: SparseFeature = feature) -> object:
             return tables.table_spec(
-                name, feature.dim, feature.optimizer or default, feature.initializer
+                name,
+                feature.dim,
+                feature.optimizer or default,
+                feature.initializer,
+                feature.weights,
             )
 
         problems += _problem("features.sparse", make)

@@ -20,6 +20,10 @@ OPTIMIZERS: dict[str, dict[str, float]]
 INITIALIZERS: dict[str, dict[str, float]]
 """Name of each initializer -> its parameters and their defaults."""
 
+SCHEDULES: dict[str, dict[str, float]]
+"""Name of each learning-rate schedule -> its parameters and their defaults; piecewise also takes
+steps as names."""
+
 def partition_of(table: int, keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint32]:
     """Partition of each key of `table`: the top log2(partitions) bits of hash(table, key).
 
@@ -28,6 +32,40 @@ def partition_of(table: int, keys: NDArray[np.uint64], partitions: int) -> NDArr
 
 def crc32c(data: Buffer | NDArray[np.uint8]) -> int:
     """CRC-32C (Castagnoli) of the bytes."""
+
+@final
+class UpdateOptions:
+    """What becomes of a gradient beside the optimizer: a value, checked where it is used.
+
+    In this order, on the summed gradient of a row: each element is cut to +-clip_value, the L2 norm
+    scaled down to clip_norm, then w -= lr * factor * weight_decay * w, then the optimizer's step
+    with lr * factor. Zeros switch a feature off. The factor is the schedule's at the push's step.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: str = "constant",
+        schedule_params: Mapping[str, float] = ...,
+        clip_value: float = 0.0,
+        clip_norm: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None: ...
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def schedule_params(self) -> dict[str, float]: ...
+    @property
+    def clip_value(self) -> float: ...
+    @property
+    def clip_norm(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    def factor(self, step: int) -> float:
+        """The schedule's factor of the learning rate at a step, counted from 1.
+
+        Raises ValueError naming an unknown schedule or a bad parameter.
+        """
 
 @final
 class TableConfig:
@@ -42,7 +80,10 @@ class TableConfig:
         optimizer_params: Mapping[str, float],
         initializer: str,
         initializer_params: Mapping[str, float],
-    ) -> None: ...
+        options: UpdateOptions | None = None,
+        weights: str = "fp32",
+    ) -> None:
+        """`weights` is fp32, fp16 or bf16: how a row keeps them."""
     @property
     def name(self) -> str: ...
     @property
@@ -55,6 +96,13 @@ class TableConfig:
     def initializer(self) -> str: ...
     @property
     def initializer_params(self) -> dict[str, float]: ...
+    @property
+    def options(self) -> UpdateOptions: ...
+    @property
+    def weights(self) -> str: ...
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row: weights and state."""
     @property
     def state_floats(self) -> int:
         """Floats of optimizer state per row, beside its `dim` weights."""
@@ -92,9 +140,18 @@ class SparseShard:
         with `insert` it also gets a row, without it nothing changes.
         """
     def push(
-        self, counts: NDArray[np.uint32], keys: NDArray[np.uint64], grads: NDArray[np.float32]
+        self,
+        counts: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        grads: NDArray[np.float32],
+        *,
+        step: int = 1,
     ) -> PushResult:
-        """Sum the gradients of equal keys in request order (float32), then one step per key."""
+        """Sum the gradients of equal keys in request order (float32), then one step per key.
+
+        `step` is the number of the step of training, from 1: schedules and the stochastic rounding
+        of 16-bit weights go by it.
+        """
     def rows(self) -> NDArray[np.uint64]:
         """Rows per table, (T,)."""
     def bytes(self) -> int:
@@ -204,8 +261,16 @@ class DenseBlock:
     """A slice of the flat array of dense parameters with its optimizer state."""
 
     def __init__(
-        self, values: NDArray[np.float32], *, optimizer: str, optimizer_params: Mapping[str, float]
-    ) -> None: ...
+        self,
+        values: NDArray[np.float32],
+        *,
+        optimizer: str,
+        optimizer_params: Mapping[str, float],
+        options: UpdateOptions | None = None,
+    ) -> None:
+        """Raises ValueError for a bad optimizer or option, and for a row-wise optimizer or
+        clip_norm: the outcome would depend on how the parameters are cut into blocks.
+        """
     @property
     def step(self) -> int:
         """Steps applied so far."""
@@ -213,12 +278,16 @@ class DenseBlock:
     def optimizer(self) -> str: ...
     @property
     def optimizer_params(self) -> dict[str, float]: ...
+    @property
+    def options(self) -> UpdateOptions: ...
     def values(self) -> NDArray[np.float32]:
         """Copy of the parameters, (n,)."""
     def apply(self, grads: NDArray[np.float32]) -> None:
-        """One optimizer step along grads, (n,)."""
+        """One optimizer step along grads, (n,); a schedule goes by the block's own step."""
     def dump(self) -> bytes:
-        """Parameters, optimizer, state and step as one checksummed block (docs/formats.md)."""
+        """Parameters, optimizer, options, state and step as one checksummed block
+        (docs/formats.md).
+        """
     @staticmethod
     def load(block: Buffer) -> DenseBlock:
         """Inverse of dump. Raises ValueError naming the failed check."""
@@ -230,8 +299,10 @@ class DenseBlock:
         size: int,
         optimizer: str,
         optimizer_params: Mapping[str, float],
+        options: UpdateOptions | None = None,
     ) -> DenseBlock:
         """Parameters [offset, offset + size) of dumped blocks laid end to end, with their state.
 
-        The optimizer must be theirs; its parameters may differ. Raises ValueError naming the check.
+        The optimizer must be theirs; parameters and options may differ. Raises ValueError naming
+        the check.
         """

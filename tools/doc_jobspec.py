@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from ps_service import _native
 from services.api.base import Duration
-from services.api.optimizers import InitializerSpec, OptimizerSpec
+from services.api.optimizers import InitializerSpec, OptimizerSpec, ScheduleSpec
 from services.api.spec import JobSpec, parse
 
 EXAMPLE = """\
@@ -42,8 +42,24 @@ every error names its field, and all of them come at once. Wherever columns or f
 or text like 500ms, 60s, 5m, 2h, 1d.
 """
 
+SCHEDULES = """\
+Every schedule is a factor of `lr`. With `warmup` it first rises from 1/warmup to 1 in that many
+steps; then the schedule begins with its step i = 0. A step is one mini-batch of a trainer, counted
+over the whole life of the job, restarts and restores included.
+
+- `constant`: 1
+- `exponential`: rate^(i / steps), with `staircase: 1` rate^floor(i / steps)
+- `cosine`: floor + (1 - floor) · (1 + cos(π · min(i / steps, 1))) / 2
+- `piecewise`: `{10000: 0.5, 50000: 0.1}` is 1 while i < 10000, then 0.5 while i < 50000, then 0.1
+
+For `ftrl` and `group_ftrl` the factor multiplies the gradient's part of z: without l1 and l2 that
+is exactly a step of lr · factor.
+"""
+
 _PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-_SHORT_FORM = (OptimizerSpec, InitializerSpec)
+_SHORT_FORM = (OptimizerSpec, InitializerSpec, ScheduleSpec)
+_OWN_SECTION = (OptimizerSpec,)  # a short form that takes more than a name
+_SHORT_FIELDS = ("name", "params")
 _SIGNS = ((Ge, "ge", "≥ {}"), (Gt, "gt", "> {}"), (Le, "le", "≤ {}"), (Lt, "lt", "< {}"))
 _LENGTHS = ((MinLen, "min_length", "at least {}"), (MaxLen, "max_length", "at most {}"))
 
@@ -55,6 +71,7 @@ def render() -> str:
     parts += [_section(path, model) for path, model in _models()]
     parts += [
         _parameters("Optimizers", "optimizer", _native.OPTIMIZERS),
+        _parameters("Schedules", "schedule", _native.SCHEDULES) + "\n" + SCHEDULES,
         _parameters("Initializers", "initializer", _native.INITIALIZERS),
     ]
     return "\n".join(parts)
@@ -69,7 +86,7 @@ def _models() -> list[tuple[str, type[BaseModel]]]:
         for name, field in model.model_fields.items():
             for inner, suffix in _inside(field.annotation, ""):
                 path = ".".join(part for part in (found[model], name + suffix) if part)
-                if inner not in found and inner not in _SHORT_FORM:
+                if inner not in found and (inner not in _SHORT_FORM or inner in _OWN_SECTION):
                     found[inner] = path
                     pending.append(inner)
     order = list(JobSpec.model_fields)
@@ -92,6 +109,8 @@ def _section(path: str, model: type[BaseModel]) -> str:
     lines = [f"## {title}", "", inspect.cleandoc(model.__doc__ or ""), ""]
     lines += ["| field | type | default | bounds | meaning |", "|---|---|---|---|---|"]
     for name, field in model.model_fields.items():
+        if model in _SHORT_FORM and name in _SHORT_FIELDS:
+            continue
         meaning = field.description or _first_line(field.annotation)
         cells = (f"`{name}`", _type(field.annotation), _default(field), _bounds(field), meaning)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

@@ -136,8 +136,8 @@ def _configure(job: _Job, sparse: SparseClient, dense: DenseClient) -> Floats:
     included.
     """
     rows = sparse.configure(job.layout.tables, job.spec.training.seed)
-    optimizer, params = dense_optimizer(job.spec.optimizers.dense)
-    parameters = dense.configure(optimizer, params, job.step.initial())
+    optimizer, params, options = dense_optimizer(job.spec.optimizers.dense)
+    parameters = dense.configure(optimizer, params, job.step.initial(), options)
     log.info("%d dense parameters, %d restored rows", len(parameters), rows)
     return parameters
 

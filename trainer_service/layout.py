@@ -91,7 +91,13 @@ def build_layout(spec: JobSpec, model: Model) -> Layout:
                 f"wants rows of {first_width} and {width} floats"
             )
     tables = tuple(
-        table_spec(table, readers[table][1], f.optimizer or spec.optimizers.sparse, f.initializer)
+        table_spec(
+            table,
+            readers[table][1],
+            f.optimizer or spec.optimizers.sparse,
+            f.initializer,
+            f.weights,
+        )
         for table, f in spec.features.tables().items()
     )
     return Layout(

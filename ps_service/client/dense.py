@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ps_service import codec
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
+from ps_service.tables import NO_OPTIONS, UpdateOptions
 from services.kit.errors import Conflict, InvalidInput
 from services.wire import ps_pb2, ps_pb2_grpc
 
@@ -54,7 +55,11 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         self._places: list[slice] = []  # of each block in the flat array
 
     def configure(
-        self, optimizer: str, params: Mapping[str, float], initial: NDArray[np.float32]
+        self,
+        optimizer: str,
+        params: Mapping[str, float],
+        initial: NDArray[np.float32],
+        options: UpdateOptions = NO_OPTIONS,
     ) -> NDArray[np.float32]:
         """Creates all blocks from `initial` (n,), or checks that they agree; returns the values
         that hold.
@@ -69,6 +74,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
                 params=dict(params),
                 values=codec.pack_floats(initial[place]),
                 offset=place.start,
+                options=options.to_proto(),
             )
             for place in self._places
         )

@@ -1,20 +1,18 @@
-// The only nanobind file: argument checks, GIL release, result arrays - and nothing else.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+// Tables and planner for Python; with bindings_dense.cc the only nanobind files: argument checks,
+// GIL release, result arrays - and nothing else.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "bindings.h"
 #include "crc32c.h"
-#include "dense_block.h"
 #include "hash.h"
 #include "numpy_view.h"
 #include "planner.h"
@@ -26,24 +24,6 @@ using namespace nb::literals;
 
 namespace embermesh {
 namespace {
-
-template <class T>
-using Numpy = nb::ndarray<nb::numpy, T>;
-
-// An uninitialised array that owns its memory; numpy frees it.
-template <class T>
-struct NewArray {
-  explicit NewArray(std::size_t size) : items(std::make_unique_for_overwrite<T[]>(size)) {}
-
-  [[nodiscard]] T* data() const { return items.get(); }
-
-  Numpy<T> release(std::initializer_list<std::size_t> shape) && {
-    const nb::capsule owner(items.get(), [](void* p) noexcept { delete[] static_cast<T*>(p); });
-    return Numpy<T>(items.release(), shape, owner);
-  }
-
-  std::unique_ptr<T[]> items;
-};
 
 // A read-only array that looks into `owner`.
 template <class T>
@@ -58,8 +38,6 @@ std::vector<T> to_vector(nb::handle array, const char* name) {
   const ArrayView<const T> view(array, name);
   return {view.items().begin(), view.items().end()};
 }
-
-nb::bytes to_bytes(const std::string& data) { return nb::bytes(data.data(), data.size()); }
 
 nb::dict describe_kinds(const std::vector<KindInfo>& kinds) {
   nb::dict catalogue;
@@ -108,12 +86,13 @@ nb::bytes pull(SparseShard& shard, nb::handle counts, nb::handle keys, bool inse
   return values;
 }
 
-PushResult push(SparseShard& shard, nb::handle counts, nb::handle keys, nb::handle grads) {
+PushResult push(SparseShard& shard, nb::handle counts, nb::handle keys, nb::handle grads,
+                std::uint64_t step) {
   const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
   const ArrayView<const std::uint64_t> key_view(keys, "keys");
   const ArrayView<const float> grad_view(grads, "grads");
   const nb::gil_scoped_release unlocked;
-  return shard.push(count_view.items(), key_view.items(), grad_view.items());
+  return shard.push(count_view.items(), key_view.items(), grad_view.items(), step);
 }
 
 nb::tuple export_rows(const SparseShard& shard, std::int64_t table) {
@@ -131,8 +110,8 @@ nb::tuple export_rows(const SparseShard& shard, std::int64_t table) {
   std::copy_n(rows.keys.begin(), n, keys.data());
   for (std::size_t i = 0; i < n; ++i) {
     const float* row = rows.values.data() + i * config.row_floats();
-    std::copy_n(row, config.dim, weights.data() + i * config.dim);
-    std::copy_n(row + config.dim, state_floats, state.data() + i * state_floats);
+    widen_weights(config.weights, row, config.dim, weights.data() + i * config.dim);
+    std::copy_n(row + config.state_offset(), state_floats, state.data() + i * state_floats);
   }
   return nb::make_tuple(std::move(keys).release({n}), std::move(weights).release({n, config.dim}),
                         std::move(state).release({n, state_floats}));
@@ -170,19 +149,52 @@ void bind_snapshot(nb::module_& m) {
 }
 
 void bind_shard(nb::module_& m) {
+  nb::class_<UpdateOptions>(m, "UpdateOptions")
+      .def(
+          "__init__",
+          [](UpdateOptions* self, std::string schedule, const ParamMap& schedule_params,
+             double clip_value, double clip_norm, double weight_decay) {
+            new (self) UpdateOptions{std::move(schedule), schedule_params, clip_value, clip_norm,
+                                     weight_decay};
+          },
+          nb::kw_only(), "schedule"_a = "constant", "schedule_params"_a = ParamMap{},
+          "clip_value"_a = 0.0, "clip_norm"_a = 0.0, "weight_decay"_a = 0.0)
+      .def_ro("schedule", &UpdateOptions::schedule)
+      .def_ro("schedule_params", &UpdateOptions::schedule_params)
+      .def_ro("clip_value", &UpdateOptions::clip_value)
+      .def_ro("clip_norm", &UpdateOptions::clip_norm)
+      .def_ro("weight_decay", &UpdateOptions::weight_decay)
+      .def(
+          "factor",
+          [](const UpdateOptions& o, std::uint64_t step) {
+            return make_schedule(o.schedule, o.schedule_params)->factor(step);
+          },
+          "step"_a);
+
   nb::class_<TableConfig>(m, "TableConfig")
-      .def(nb::init<std::string, std::int64_t, std::string_view, const ParamMap&, std::string_view,
-                    const ParamMap&>(),
-           nb::kw_only(), "name"_a, "dim"_a, "optimizer"_a, "optimizer_params"_a, "initializer"_a,
-           "initializer_params"_a)
+      .def(
+          "__init__",
+          [](TableConfig* self, std::string name, std::int64_t dim, std::string_view optimizer,
+             const ParamMap& optimizer_params, std::string_view initializer,
+             const ParamMap& initializer_params, const std::optional<UpdateOptions>& options,
+             std::string_view weights) {
+            new (self) TableConfig(std::move(name), dim, optimizer, optimizer_params, initializer,
+                                   initializer_params, options.value_or(UpdateOptions{}), weights);
+          },
+          nb::kw_only(), "name"_a, "dim"_a, "optimizer"_a, "optimizer_params"_a, "initializer"_a,
+          "initializer_params"_a, "options"_a = nb::none(), "weights"_a = "fp32")
       .def_ro("name", &TableConfig::name)
       .def_ro("dim", &TableConfig::dim)
-      .def_prop_ro("optimizer", [](const TableConfig& t) { return t.optimizer->name(); })
-      .def_prop_ro("optimizer_params", [](const TableConfig& t) { return t.optimizer->params(); })
+      .def_prop_ro("optimizer", [](const TableConfig& t) { return t.optimizer().name(); })
+      .def_prop_ro("optimizer_params", [](const TableConfig& t) { return t.optimizer().params(); })
       .def_prop_ro("initializer", [](const TableConfig& t) { return t.initializer->name(); })
       .def_prop_ro("initializer_params",
                    [](const TableConfig& t) { return t.initializer->params(); })
-      .def_prop_ro("state_floats", &TableConfig::state_floats);
+      .def_prop_ro("options", [](const TableConfig& t) { return t.rule->options(); })
+      .def_prop_ro("weights", [](const TableConfig& t) { return weight_type_name(t.weights); })
+      .def_prop_ro("state_floats", &TableConfig::state_floats)
+      .def_prop_ro("row_bytes",
+                   [](const TableConfig& t) { return t.row_floats() * sizeof(float); });
 
   nb::class_<PushResult>(m, "PushResult")
       .def_ro("applied", &PushResult::applied)
@@ -198,7 +210,8 @@ void bind_shard(nb::module_& m) {
            nb::kw_only(), "partitions"_a, "seed"_a)
       .def_prop_ro("partitions", &SparseShard::partitions)
       .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a)
-      .def("push", &push, "counts"_a.none(), "keys"_a.none(), "grads"_a.none())
+      .def("push", &push, "counts"_a.none(), "keys"_a.none(), "grads"_a.none(), nb::kw_only(),
+           "step"_a = 1)
       .def("rows", &rows_per_table<const SparseShard>)
       .def("bytes", &SparseShard::bytes, release)
       .def("export_rows", &export_rows, "table"_a)
@@ -314,67 +327,6 @@ void bind_planner(nb::module_& m) {
           "keys"_a.none(), "offsets"_a.none(), "batch"_a);
 }
 
-std::unique_ptr<DenseBlock> join_blocks(const nb::sequence& blocks, std::size_t offset,
-                                        std::size_t size, std::string_view optimizer,
-                                        const ParamMap& params) {
-  std::deque<BytesView> views;  // a view never moves
-  std::vector<std::span<const std::byte>> spans;
-  for (nb::handle block : blocks) spans.push_back(views.emplace_back(block, "blocks").bytes());
-  const nb::gil_scoped_release unlocked;
-  return DenseBlock::join(spans, offset, size, optimizer, params);
-}
-
-void bind_dense(nb::module_& m) {
-  nb::class_<DenseBlock>(m, "DenseBlock")
-      .def(
-          "__init__",
-          [](DenseBlock* self, nb::handle values, std::string_view optimizer,
-             const ParamMap& params) {
-            const ArrayView<const float> view(values, "values");
-            new (self) DenseBlock(view.items(), optimizer, params);
-          },
-          "values"_a.none(), nb::kw_only(), "optimizer"_a, "optimizer_params"_a)
-      .def("values",
-           [](const DenseBlock& block) {
-             NewArray<float> out(block.size());
-             {
-               const nb::gil_scoped_release unlocked;
-               block.values(out.data());
-             }
-             return std::move(out).release({block.size()});
-           })
-      .def(
-          "apply",
-          [](DenseBlock& block, nb::handle grads) {
-            const ArrayView<const float> view(grads, "grads");
-            const nb::gil_scoped_release unlocked;
-            block.apply(view.items());
-          },
-          "grads"_a.none())
-      .def_prop_ro("step", &DenseBlock::step)
-      .def_prop_ro("optimizer", [](const DenseBlock& b) { return b.optimizer().name(); })
-      .def_prop_ro("optimizer_params", [](const DenseBlock& b) { return b.optimizer().params(); })
-      .def("dump",
-           [](const DenseBlock& block) {
-             std::string data;
-             {
-               const nb::gil_scoped_release unlocked;
-               data = block.dump();
-             }
-             return to_bytes(data);
-           })
-      .def_static(
-          "load",
-          [](nb::handle block) {
-            const BytesView view(block, "block");
-            const nb::gil_scoped_release unlocked;
-            return DenseBlock::load(view.bytes());
-          },
-          "block"_a.none())
-      .def_static("join", &join_blocks, "blocks"_a, nb::kw_only(), "offset"_a, "size"_a,
-                  "optimizer"_a, "optimizer_params"_a);
-}
-
 }  // namespace
 }  // namespace embermesh
 
@@ -382,6 +334,7 @@ NB_MODULE(_native, m) {
   m.doc() = "Native core of the parameter servers; see ps_service/_native.pyi.";
   m.attr("OPTIMIZERS") = embermesh::describe_kinds(embermesh::optimizer_kinds());
   m.attr("INITIALIZERS") = embermesh::describe_kinds(embermesh::initializer_kinds());
+  m.attr("SCHEDULES") = embermesh::describe_kinds(embermesh::schedule_kinds());
   m.def("partition_of", &embermesh::partition_of, "table"_a, "keys"_a.none(), "partitions"_a);
   m.def(
       "crc32c",

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "optimizers/optimizer.h"
+#include "update_rule.h"
 
 namespace embermesh {
 
@@ -18,11 +18,13 @@ namespace embermesh {
 // reader sees a half-applied step.
 class DenseBlock {
  public:
-  // Throws std::invalid_argument for an unknown optimizer or parameter.
-  DenseBlock(std::span<const float> values, std::string_view optimizer, const ParamMap& params);
+  // Throws std::invalid_argument for an unknown optimizer, parameter or option, and for one whose
+  // outcome would depend on how the parameters are cut into blocks: clip_norm, row-wise optimizers.
+  DenseBlock(std::span<const float> values, std::string_view optimizer, const ParamMap& params,
+             const UpdateOptions& options = {});
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] const OptimizerKernel& optimizer() const noexcept { return *optimizer_; }
+  [[nodiscard]] const UpdateRule& rule() const noexcept { return rule_; }
 
   // Copies the size() values to `out`.
   void values(float* out) const;
@@ -31,17 +33,19 @@ class DenseBlock {
   // Steps applied so far.
   [[nodiscard]] std::uint64_t step() const;
 
-  // Optimizer, parameters, step, values and state as bytes, sealed with a checksum; grammar in
-  // docs/formats.md.
+  // Optimizer, parameters, options, step, values and state as bytes, sealed with a checksum;
+  // grammar in docs/formats.md.
   [[nodiscard]] std::string dump() const;
   // Throws std::invalid_argument naming the check that failed.
   static std::unique_ptr<DenseBlock> load(std::span<const std::byte> block);
   // The parameters [offset, offset + size) of dumped blocks laid end to end, with their state,
-  // under `params`, which may differ from the stored ones. Throws std::invalid_argument like load,
-  // and unless the blocks have this optimizer, agree on the step and hold that many parameters.
+  // under `params` and `options`, which may differ from the stored ones. Throws
+  // std::invalid_argument like load, and unless the blocks have this optimizer, agree on the step
+  // and hold that many parameters.
   static std::unique_ptr<DenseBlock> join(std::span<const std::span<const std::byte>> blocks,
                                           std::size_t offset, std::size_t size,
-                                          std::string_view optimizer, const ParamMap& params);
+                                          std::string_view optimizer, const ParamMap& params,
+                                          const UpdateOptions& options = {});
 
  private:
   // Copies what `other`, whose first parameter has number `other_at`, shares with this block, whose
@@ -49,10 +53,11 @@ class DenseBlock {
   void copy_shared(const DenseBlock& other, std::size_t other_at, std::size_t at);
 
   const std::size_t size_;
-  const std::shared_ptr<const OptimizerKernel> optimizer_;
+  const UpdateRule rule_;
   mutable std::mutex mutex_;
   std::uint64_t step_ = 0;
   std::vector<float> row_;
+  std::vector<float> clipped_;  // the last gradient, if the rule clips
 };
 
 }  // namespace embermesh

@@ -1,30 +1,13 @@
 #include "initializer.h"
 
-#include <bit>
 #include <cmath>
 #include <tuple>
 #include <utility>
 
+#include "portable_math.h"
+
 namespace embermesh {
 namespace {
-
-// Natural logarithm of a positive normal double by range reduction and the atanh series.
-double portable_log(double x) noexcept {
-  constexpr double kLn2 = 0.6931471805599453;
-  constexpr std::uint64_t kMantissa = (std::uint64_t{1} << 52) - 1;
-  const auto bits = std::bit_cast<std::uint64_t>(x);
-  int exponent = static_cast<int>(bits >> 52) - 1023;
-  auto mantissa = std::bit_cast<double>((bits & kMantissa) | (std::uint64_t{1023} << 52));
-  if (mantissa > 1.4142135623730951) {  // into [1/sqrt2, sqrt2], where the series is short
-    mantissa *= 0.5;
-    ++exponent;
-  }
-  const double t = (mantissa - 1.0) / (mantissa + 1.0);
-  const double t2 = t * t;
-  double series = 0.0;
-  for (int k = 21; k >= 1; k -= 2) series = series * t2 + 1.0 / k;
-  return exponent * kLn2 + 2.0 * t * series;
-}
 
 // Uniform in (0, 1), never an end point.
 double open_unit(std::uint64_t bits) noexcept {
@@ -35,14 +18,18 @@ struct Zeros {
   static constexpr std::string_view kName = "zeros";
   static constexpr std::array<Param, 0> kParams = {};
   explicit Zeros(std::span<const double> /*params*/) {}
-  [[nodiscard]] float draw(std::uint64_t /*bits*/) const noexcept { return 0.0F; }
+  [[nodiscard]] float draw(std::uint64_t /*bits*/, std::size_t /*dim*/) const noexcept {
+    return 0.0F;
+  }
 };
 
 struct Constant {
   static constexpr std::string_view kName = "constant";
   static constexpr std::array kParams = {Param{"value", 0.0}};
   explicit Constant(std::span<const double> params) : value(static_cast<float>(params[0])) {}
-  [[nodiscard]] float draw(std::uint64_t /*bits*/) const noexcept { return value; }
+  [[nodiscard]] float draw(std::uint64_t /*bits*/, std::size_t /*dim*/) const noexcept {
+    return value;
+  }
   float value;
 };
 
@@ -54,7 +41,7 @@ struct Uniform {
       throw std::invalid_argument("initializer 'uniform': parameter 'low' is above 'high'");
     }
   }
-  [[nodiscard]] float draw(std::uint64_t bits) const noexcept {
+  [[nodiscard]] float draw(std::uint64_t bits, std::size_t /*dim*/) const noexcept {
     return static_cast<float>(low + width * open_unit(bits));
   }
   double low;
@@ -65,14 +52,41 @@ struct Normal {
   static constexpr std::string_view kName = "normal";
   static constexpr std::array kParams = {Param{"mean", 0.0}, Param{"stddev", 0.05, 0.0}};
   explicit Normal(std::span<const double> params) : mean(params[0]), stddev(params[1]) {}
-  [[nodiscard]] float draw(std::uint64_t bits) const noexcept {
+  [[nodiscard]] float draw(std::uint64_t bits, std::size_t /*dim*/) const noexcept {
     return static_cast<float>(mean + stddev * normal_quantile(open_unit(bits)));
   }
   double mean;
   double stddev;
 };
 
-using AllInitializers = std::tuple<Zeros, Constant, Uniform, Normal>;
+// Normal, but within two standard deviations of the mean: what a redraw of everything beyond gives.
+struct TruncatedNormal {
+  static constexpr std::string_view kName = "truncated_normal";
+  static constexpr std::array kParams = {Param{"mean", 0.0}, Param{"stddev", 0.05, 0.0}};
+  explicit TruncatedNormal(std::span<const double> params) : mean(params[0]), stddev(params[1]) {}
+  [[nodiscard]] float draw(std::uint64_t bits, std::size_t /*dim*/) const noexcept {
+    constexpr double kBelow = 0.022750131948179195;  // share of a normal below -2 deviations
+    const double p = kBelow + (1.0 - 2.0 * kBelow) * open_unit(bits);
+    return static_cast<float>(mean + stddev * normal_quantile(p));
+  }
+  double mean;
+  double stddev;
+};
+
+// Uniform in +- gain * sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010). The fan of an embedding
+// is its dim on both sides: one row in, dim values out, and a table has no number of rows.
+struct Xavier {
+  static constexpr std::string_view kName = "xavier";
+  static constexpr std::array kParams = {Param{"gain", 1.0, 0.0}};
+  explicit Xavier(std::span<const double> params) : gain(params[0]) {}
+  [[nodiscard]] float draw(std::uint64_t bits, std::size_t dim) const noexcept {
+    const double limit = gain * std::sqrt(3.0 / static_cast<double>(dim));
+    return static_cast<float>(limit * (2.0 * open_unit(bits) - 1.0));
+  }
+  double gain;
+};
+
+using AllInitializers = std::tuple<Zeros, Constant, Uniform, Normal, TruncatedNormal, Xavier>;
 
 template <class I>
 class InitializerOf final : public InitializerKernel {
@@ -85,7 +99,7 @@ class InitializerOf final : public InitializerKernel {
   void fill(float* weights, std::size_t dim, std::uint64_t row_bits) const noexcept override {
     constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
     for (std::size_t column = 0; column < dim; ++column) {
-      weights[column] = initializer_.draw(mix64(row_bits + (column + 1) * kGolden));
+      weights[column] = initializer_.draw(mix64(row_bits + (column + 1) * kGolden), dim);
     }
   }
 

@@ -36,6 +36,12 @@ std::vector<double> resolve_params(std::string_view what, std::span<const Param>
            << param.low << " to " << param.high;
       throw std::invalid_argument(text.str());
     }
+    if (param.kind != Param::kNumber && value != std::floor(value)) {
+      std::ostringstream text;
+      text << what << ": parameter '" << param.name << "' is " << value << ", allowed is "
+           << (param.kind == Param::kSwitch ? "0 or 1" : "a whole number");
+      throw std::invalid_argument(text.str());
+    }
     values.push_back(value);
   }
   return values;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@ namespace embermesh {
 // Values stay far from the ends of float32, so that no product of two of them overflows.
 inline constexpr double kParamLimit = 1e18;
 inline constexpr double kParamTiny = 1e-18;
+inline constexpr double kParamBelowOne = 1.0 - 1e-9;  // upper bound of decay rates
 
 // One hyper-parameter; legal values are low <= v <= high.
 struct Param {
@@ -21,6 +23,7 @@ struct Param {
   double default_value;
   double low = -kParamLimit;
   double high = kParamLimit;
+  enum Kind : std::uint8_t { kNumber, kSwitch, kCount } kind = kNumber;  // any, 0 or 1, whole
 };
 
 using ParamMap = std::map<std::string, double, std::less<>>;

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::uint64_t kWholeMagic = 0x00545241'50424D45ULL;  // "EMBPART\0"
 constexpr std::uint64_t kDeltaMagic = 0x00544C44'50424D45ULL;  // "EMBPDLT\0"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kFp32Version = 1;  // its headers name no weight type
 
 constexpr std::size_t kKeyBytes = sizeof(std::uint64_t);
 
@@ -76,9 +77,10 @@ BlockBuilder::BlockBuilder(const Schema& schema, BlockKind kind, std::uint32_t p
   for (std::size_t id = 0; id < schema.size(); ++id) {
     const TableConfig& config = schema.table(id);
     header.text(config.name);
-    header.text(config.optimizer->name());
+    header.text(config.optimizer().name());
     header.number(static_cast<std::uint32_t>(config.dim));
     header.number(static_cast<std::uint32_t>(config.state_floats()));
+    header.text(weight_type_name(config.weights));
     header.number(static_cast<std::uint64_t>(sizes[id].rows));
     if (is_delta) header.number(static_cast<std::uint64_t>(sizes[id].removed));
   }
@@ -129,7 +131,8 @@ PartitionBlock::PartitionBlock(std::span<const std::byte> data, const Schema& sc
   }
   reader.unseal();
   static_cast<void>(reader.number<std::uint64_t>("magic"));
-  reader.check("version", kVersion, reader.number<std::uint32_t>("version"));
+  const auto version = reader.number<std::uint32_t>("version");
+  if (version != kFp32Version) reader.check("version", kVersion, version);
   partition_ = reader.number<std::uint32_t>("partition");
   reader.check("partitions", partitions, reader.number<std::uint32_t>("partitions"));
   if (partition_ >= partitions)
@@ -141,12 +144,14 @@ PartitionBlock::PartitionBlock(std::span<const std::byte> data, const Schema& sc
     const TableConfig& config = schema.table(id);
     const std::string where = "table " + std::to_string(id) + " ";
     reader.check(where + "name", config.name, reader.text("name"));
-    reader.check(where + "optimizer", std::string(config.optimizer->name()),
+    reader.check(where + "optimizer", std::string(config.optimizer().name()),
                  reader.identifier("optimizer"));
     reader.check(where + "dim", static_cast<std::uint32_t>(config.dim),
                  reader.number<std::uint32_t>("dim"));
     reader.check(where + "state_floats", static_cast<std::uint32_t>(config.state_floats()),
                  reader.number<std::uint32_t>("state_floats"));
+    const std::string weights = version == kFp32Version ? "fp32" : reader.identifier("weights");
+    reader.check(where + "weights", std::string(weight_type_name(config.weights)), weights);
     const auto rows = reader.number<std::uint64_t>("row count");
     const auto removed =
         kind_ == BlockKind::kDelta ? reader.number<std::uint64_t>("removed count") : 0;

@@ -16,7 +16,7 @@ void PullVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_
     const Slot* slot = store.find(table, entry.hash());
     if (slot != nullptr) {
       const float* row = store.row(table, slot->row);
-      prefetch_row(row, context_.schema.dim(table) * sizeof(float));
+      prefetch_row(row, context_.schema.weight_bytes(table));
       *rows++ = row;
     } else {
       *rows++ = insert_ ? add(entry) : nullptr;
@@ -25,10 +25,8 @@ void PullVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_
 }
 
 float* PullVerb::add(const Entry& entry) const {
-  const TableConfig& table = context_.schema.table(entry.table());
   float* row = context_.store(entry).add(entry.table(), entry.hash());
-  context_.schema.fill_initial(entry.table(), entry.hash(), row);
-  table.optimizer->init(row + table.dim, table.dim);
+  context_.schema.init_row(entry.table(), entry.hash(), row);
   return row;
 }
 
@@ -38,10 +36,13 @@ void PullVerb::finish(std::size_t lane, std::span<const Entry> entries,
   for (const Entry& entry : entries) {
     const float* row = *rows++;
     float* out = values_ + entry.offset();
-    if (row != nullptr) {
-      copy_floats(out, row, context_.schema.dim(entry.table()));
-    } else {
+    const TableConfig& table = context_.schema.table(entry.table());
+    if (row == nullptr) {
       context_.schema.fill_initial(entry.table(), entry.hash(), out);
+    } else if (table.weights == WeightType::kFp32) {
+      copy_floats(out, row, table.dim);
+    } else {
+      widen_weights(table.weights, row, table.dim, out);
     }
   }
 }

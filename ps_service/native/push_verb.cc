@@ -19,9 +19,9 @@ void PushScratch::begin(std::span<const Entry> entries) {
   sums_used_ = 0;
 }
 
-void PushScratch::add(const Schema& schema, const RowUpdate& update, std::uint64_t hash) {
+void PushScratch::add(const Schema& schema, const RowUpdate& update) {
   const std::size_t mask = seen_.size() - 1;
-  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+  for (std::size_t at = update.hash & mask;; at = (at + 1) & mask) {
     Seen& seen = seen_[at];
     if (seen.round != round_) {
       seen = Seen{round_, static_cast<std::uint32_t>(updates_.size())};
@@ -67,9 +67,8 @@ void PushVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_
       continue;
     }
     ++result_.applied;
-    lanes_[lane].add(context_.schema,
-                     RowUpdate{store.writable_row(table, *slot), grads_ + entry.offset(), table},
-                     entry.hash());
+    lanes_[lane].add(context_.schema, RowUpdate{store.writable_row(table, *slot),
+                                                grads_ + entry.offset(), entry.hash(), table});
   }
 }
 
@@ -83,8 +82,7 @@ void PushVerb::finish(std::size_t lane, std::span<const Entry> entries,
     const std::uint32_t table = updates.front().table;
     std::size_t same = 1;
     while (same < updates.size() && updates[same].table == table) ++same;
-    const TableConfig& config = context_.schema.table(table);
-    config.optimizer->apply(updates.first(same), config.dim);
+    context_.schema.apply(table, updates.first(same), step_);
     updates = updates.subspan(same);
   }
 }

@@ -140,18 +140,20 @@ void SparseShard::pull(std::span<const std::uint32_t> counts, std::span<const st
 }
 
 PushResult SparseShard::push(std::span<const std::uint32_t> counts,
-                             std::span<const std::uint64_t> keys, std::span<const float> grads) {
+                             std::span<const std::uint64_t> keys, std::span<const float> grads,
+                             std::uint64_t step) {
   const std::size_t floats = request_floats(counts, keys.size());
   if (grads.size() != floats) {
     throw std::invalid_argument("grads: the keys have " + std::to_string(floats) + " floats, got " +
                                 std::to_string(grads.size()));
   }
   RequestRouter& router = thread_router();
+  const TrainStep train_step = schema_.train_step(step);
   std::atomic<std::uint64_t> applied = 0;
   std::atomic<std::uint64_t> missing = 0;
   run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
     thread_local std::array<PushScratch, 2> lanes;
-    PushVerb verb(context(), grads.data(), lanes);
+    PushVerb verb(context(), grads.data(), train_step, lanes);
     run_verb(verb, router, first, end);
     applied += verb.result().applied;
     missing += verb.result().missing;

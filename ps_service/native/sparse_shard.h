@@ -50,8 +50,10 @@ class SparseShard {
             float* values);
 
   // Sums the gradients of equal keys in request order, then makes one optimizer step per key.
+  // `step` is the number of the step of training, from 1: schedules and stochastic rounding go by
+  // it.
   PushResult push(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
-                  std::span<const float> grads);
+                  std::span<const float> grads, std::uint64_t step = 1);
 
   // Removes the keys; how many there were. Packs partitions that are less than half full then.
   std::uint64_t erase(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys);

@@ -9,7 +9,8 @@ namespace embermesh {
 
 TableConfig::TableConfig(std::string table_name, std::int64_t table_dim,
                          std::string_view optimizer_name, const ParamMap& optimizer_params,
-                         std::string_view initializer_name, const ParamMap& initializer_params)
+                         std::string_view initializer_name, const ParamMap& initializer_params,
+                         const UpdateOptions& options, std::string_view weight_type)
     : name(std::move(table_name)), dim(static_cast<std::size_t>(table_dim)) {
   constexpr std::size_t kMaxName = 255;
   if (name.empty() || name.size() > kMaxName) {
@@ -22,7 +23,8 @@ TableConfig::TableConfig(std::string table_name, std::int64_t table_dim,
   }
   const std::string where = "table '" + name + "': ";
   try {
-    optimizer = make_optimizer(optimizer_name, optimizer_params);
+    weights = parse_weight_type(weight_type);
+    rule = std::make_shared<UpdateRule>(optimizer_name, optimizer_params, options);
     initializer = make_initializer(initializer_name, initializer_params);
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(where + error.what());
@@ -43,6 +45,58 @@ Schema::Schema(std::vector<TableConfig> tables, std::uint64_t seed)
     salts_.push_back(table_salt(static_cast<std::uint32_t>(salts_.size())));
     row_bytes_.push_back(table.row_floats() * sizeof(float));
     widest_row_bytes_ = std::max(widest_row_bytes_, row_bytes_.back());
+  }
+}
+
+void Schema::fill_initial(std::size_t id, std::uint64_t hash, float* weights) const noexcept {
+  const TableConfig& table = tables_[id];
+  table.initializer->fill(weights, table.dim, row_random(seed_, hash));
+  if (table.weights == WeightType::kFp32) return;
+  float stored[kMaxDim];
+  narrow_weights(table.weights, weights, table.dim, Rounding::nearest(), stored);
+  widen_weights(table.weights, stored, table.dim, weights);
+}
+
+void Schema::init_row(std::size_t id, std::uint64_t hash, float* row) const noexcept {
+  const TableConfig& table = tables_[id];
+  float buffer[kMaxDim];
+  float* weights = table.weights == WeightType::kFp32 ? row : buffer;
+  table.initializer->fill(weights, table.dim, row_random(seed_, hash));
+  narrow_weights(table.weights, weights, table.dim, Rounding::nearest(), row);
+  table.optimizer().init(row + table.state_offset(), table.dim);
+}
+
+TrainStep Schema::train_step(std::uint64_t number) const {
+  TrainStep step{number, {}};
+  step.rates.reserve(tables_.size());
+  for (const TableConfig& table : tables_) step.rates.push_back(table.rule->rate(number));
+  return step;
+}
+
+void Schema::apply(std::size_t id, std::span<const RowUpdate> updates,
+                   const TrainStep& step) const noexcept {
+  const TableConfig& table = tables_[id];
+  const UpdateRule& rule = *table.rule;
+  const float rate = step.rates[id];
+  const bool is_fp32 = table.weights == WeightType::kFp32;
+  if (is_fp32 && rule.is_plain()) return rule.optimizer().apply(updates, table.dim, rate);
+  float clipped[kMaxDim];
+  float widened[kMaxDim];
+  for (const RowUpdate& update : updates) {
+    const float* grad = update.grad;
+    if (rule.clips()) {
+      rule.clip(grad, table.dim, clipped);
+      grad = clipped;
+    }
+    float* state = update.row + table.state_offset();
+    if (is_fp32) {
+      rule.step(update.row, state, grad, table.dim, rate);
+      continue;
+    }
+    widen_weights(table.weights, update.row, table.dim, widened);
+    rule.step(widened, state, grad, table.dim, rate);
+    const auto rounding = Rounding::stochastic(row_random(seed_, update.hash), step.number);
+    narrow_weights(table.weights, widened, table.dim, rounding, update.row);
   }
 }
 

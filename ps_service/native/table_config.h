@@ -9,7 +9,8 @@
 
 #include "hash.h"
 #include "initializer.h"
-#include "optimizers/optimizer.h"
+#include "row_codec.h"
+#include "update_rule.h"
 
 namespace embermesh {
 
@@ -21,15 +22,26 @@ struct TableConfig {
   // Throws std::invalid_argument naming the field, its value and what is allowed.
   TableConfig(std::string name, std::int64_t dim, std::string_view optimizer,
               const ParamMap& optimizer_params, std::string_view initializer,
-              const ParamMap& initializer_params);
+              const ParamMap& initializer_params, const UpdateOptions& options = {},
+              std::string_view weights = "fp32");
 
-  [[nodiscard]] std::size_t state_floats() const noexcept { return optimizer->state_floats(dim); }
-  [[nodiscard]] std::size_t row_floats() const noexcept { return dim + state_floats(); }
+  [[nodiscard]] const OptimizerKernel& optimizer() const noexcept { return rule->optimizer(); }
+  [[nodiscard]] std::size_t state_floats() const noexcept { return optimizer().state_floats(dim); }
+  // Units of 4 bytes before the state, and of the whole row.
+  [[nodiscard]] std::size_t state_offset() const noexcept { return weight_units(weights, dim); }
+  [[nodiscard]] std::size_t row_floats() const noexcept { return state_offset() + state_floats(); }
 
   std::string name;
   std::size_t dim;
-  std::shared_ptr<const OptimizerKernel> optimizer;
+  WeightType weights;
+  std::shared_ptr<const UpdateRule> rule;
   std::shared_ptr<const InitializerKernel> initializer;
+};
+
+// A step of training as the tables see it: its number, and each table's learning-rate factor.
+struct TrainStep {
+  std::uint64_t number;
+  std::vector<float> rates;
 };
 
 // The tables of a shard; a table's id is its place in the list. Immutable.
@@ -45,11 +57,23 @@ class Schema {
   [[nodiscard]] std::size_t row_bytes(std::size_t id) const noexcept { return row_bytes_[id]; }
   [[nodiscard]] std::size_t widest_row_bytes() const noexcept { return widest_row_bytes_; }
 
-  // Writes the initial weights of the key with this row_hash.
-  void fill_initial(std::size_t id, std::uint64_t hash, float* weights) const noexcept {
-    const TableConfig& config = tables_[id];
-    config.initializer->fill(weights, config.dim, row_random(seed_, hash));
+  [[nodiscard]] std::size_t weight_bytes(std::size_t id) const noexcept {
+    return tables_[id].state_offset() * sizeof(float);
   }
+
+  // Writes the initial weights of the key with this row_hash: what a row made by init_row reads.
+  void fill_initial(std::size_t id, std::uint64_t hash, float* weights) const noexcept;
+
+  // Makes a fresh row: initial weights and the optimizer's initial state.
+  void init_row(std::size_t id, std::uint64_t hash, float* row) const noexcept;
+
+  // Step number `number` of training, counted from 1.
+  [[nodiscard]] TrainStep train_step(std::uint64_t number) const;
+
+  // Updates rows of one table. The outcome for a row depends on the row, its key, its gradient and
+  // the step alone.
+  void apply(std::size_t id, std::span<const RowUpdate> updates,
+             const TrainStep& step) const noexcept;
 
  private:
   std::vector<TableConfig> tables_;

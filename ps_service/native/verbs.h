@@ -61,8 +61,8 @@ class PushScratch {
   // Starts a unit; `entries` stays valid while it lasts.
   void begin(std::span<const Entry> entries);
 
-  // Adds the gradient of a row. The hash is that of its key.
-  void add(const Schema& schema, const RowUpdate& update, std::uint64_t hash);
+  // Adds the gradient of a row.
+  void add(const Schema& schema, const RowUpdate& update);
 
   // One per distinct row, in order of first occurrence.
   [[nodiscard]] std::span<const RowUpdate> updates() const noexcept { return updates_; }
@@ -91,8 +91,10 @@ class PushVerb {
  public:
   static constexpr std::size_t kUnitEntries = 0;  // a key's gradients must meet in one unit
 
-  PushVerb(const VerbContext& context, const float* grads, std::span<PushScratch, 2> lanes) noexcept
-      : context_(context), grads_(grads), lanes_(lanes) {}
+  // `step` must outlive the verb.
+  PushVerb(const VerbContext& context, const float* grads, const TrainStep& step,
+           std::span<PushScratch, 2> lanes) noexcept
+      : context_(context), grads_(grads), step_(step), lanes_(lanes) {}
 
   void prefetch(std::span<const Entry> entries) const noexcept { context_.prefetch(entries); }
   void begin(std::size_t lane, std::span<const Entry> entries) { lanes_[lane].begin(entries); }
@@ -104,6 +106,7 @@ class PushVerb {
  private:
   VerbContext context_;
   const float* grads_;
+  const TrainStep& step_;
   std::span<PushScratch, 2> lanes_;
   PushResult result_;
 };

@@ -59,6 +59,11 @@ class StepBarrier(Generic[Contribution, Result]):
         """Members still taking steps."""
         return len(self._members)
 
+    @property
+    def last_step(self) -> int:
+        """The last step applied; 0 before the first."""
+        return self._completed
+
     def arrive(self, rank: int, step: int, contribution: Contribution) -> Outcome[Result]:
         """Gives `rank`'s contribution to `step` and waits until the step is applied.
 
@@ -158,6 +163,11 @@ class StepLedger:
     def remaining(self) -> int:
         """Members still taking steps."""
         return len(self._locks) - len(self._left)
+
+    @property
+    def last_step(self) -> int:
+        """The highest step any member has taken; 0 before the first."""
+        return max(self._steps.values(), default=0)
 
     def apply(self, rank: int, step: int, action: Callable[[], Result]) -> Result | None:
         """`action()` if `step` is `rank`'s next one, None if it is a repeat of its last one.

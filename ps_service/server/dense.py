@@ -24,6 +24,7 @@ from ps_service.server.barrier import StepBarrier
 from ps_service.server.metrics import DenseMetrics
 from ps_service.server.pending import PendingSnapshot
 from ps_service.server.snapshot import DensePlace, DenseSnapshot
+from ps_service.tables import UpdateOptions
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.storage import Storage
 from services.kit.telemetry import timed
@@ -87,7 +88,13 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         if len(request.values) % codec.FLOAT.itemsize:
             raise InvalidInput(f"values has {len(request.values)} bytes, expected a multiple of 4")
         size = len(request.values) // codec.FLOAT.itemsize
-        place = DensePlace(request.offset, size, request.optimizer, dict(request.params))
+        place = DensePlace(
+            request.offset,
+            size,
+            request.optimizer,
+            dict(request.params),
+            UpdateOptions.from_proto(request.options),
+        )
         with self._configuring:
             if self._state is None:
                 self._state = self._create(
@@ -184,7 +191,10 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
     def _create(self, place: DensePlace, initial: NDArray[np.float32]) -> _State:
         try:
             block = _native.DenseBlock(
-                initial, optimizer=place.optimizer, optimizer_params=dict(place.params)
+                initial,
+                optimizer=place.optimizer,
+                optimizer_params=dict(place.params),
+                options=place.options.native(),
             )
         except ValueError as error:
             raise InvalidInput(f"dense: {error}") from error

@@ -16,7 +16,7 @@ from ps_service import _native
 from ps_service.server import shard_file
 from ps_service.server.assignment import Assignment
 from ps_service.server.shard_file import ShardFile
-from ps_service.tables import TableSpec
+from ps_service.tables import NO_OPTIONS, WEIGHTS, TableSpec, UpdateOptions
 from services.api import manifest as manifests
 from services.api.manifest import Manifest
 from services.kit.errors import Conflict, Damaged, InvalidInput, Unavailable
@@ -35,6 +35,14 @@ class Written:
 
 
 @dataclasses.dataclass(frozen=True)
+class Restored:
+    """What a shard took from a checkpoint."""
+
+    rows: int
+    step: int  # of the job's life, the last one before the checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
 class DensePlace:
     """Where a block lies in the flat array of all dense parameters, and what updates it."""
 
@@ -42,11 +50,13 @@ class DensePlace:
     size: int
     optimizer: str
     params: Mapping[str, float]
+    options: UpdateOptions = NO_OPTIONS
 
 
 class SparseSnapshot:
     """A shard's rows at the instant of its making, or the changes since the snapshot `since`.
 
+    `step` is the last one of the job's life, where schedules go on after a restore.
     Raises Conflict if another one is in the making, or if the changes since `since` are not known.
     """
 
@@ -56,6 +66,7 @@ class SparseSnapshot:
         tables: Sequence[TableSpec],
         assignment: Assignment,
         *,
+        step: int,
         id: int = 0,
         since: int | None = None,
     ) -> None:
@@ -69,6 +80,7 @@ class SparseSnapshot:
             "epoch": assignment.shard_map.epoch,
             "partitions": assignment.shard_map.partitions,
             "tables": [dataclasses.asdict(t) for t in tables],
+            "step": step,
             "id": id,
             "since": since,
         }
@@ -109,9 +121,9 @@ def read_sparse(
     shard: _native.SparseShard,
     tables: Sequence[TableSpec],
     assignment: Assignment,
-) -> int:
+) -> Restored:
     """Loads the partitions this shard owns out of all sparse files of a manifest and, when it is a
-    delta, of those it builds upon; returns the rows loaded.
+    delta, of those it builds upon.
 
     Raises Damaged that names the file, or InvalidInput that names the table with stored and wanted
     values.
@@ -125,14 +137,16 @@ def read_sparse(
     owned = set(assignment.shard_map.partitions_of(assignment.rank))
     for uri, manifest in chain:
         origin: dict[int, str] = {}
+        step = 0
         for file in open_sparse(storage, uri, manifest):
             check_tables(file, tables)
+            step = max(step, int(file.meta.get("step", 0)))
             for partition, block in file.blocks(owned):
                 if partition in origin:
                     raise Damaged(f"partition {partition} is in {origin[partition]} and {file.uri}")
                 origin[partition] = file.uri
                 load_block(shard, partition, block, file)
-    return int(shard.rows().sum())
+    return Restored(int(shard.rows().sum()), step)
 
 
 def open_sparse(storage: Storage, uri: str, manifest: Manifest) -> Iterator[ShardFile]:
@@ -182,6 +196,7 @@ class DenseSnapshot:
             "parameters": place.size,
             "optimizer": place.optimizer,
             "params": dict(place.params),
+            "options": dataclasses.asdict(place.options),
         }
         file = shard_file.write(storage, uri, meta, [(DENSE_BLOCK_ID, self._data)])
         return Written(file.bytes, file.crc32c, [place.size])
@@ -227,6 +242,7 @@ def read_dense(
             size=place.size,
             optimizer=place.optimizer,
             optimizer_params=dict(place.params),
+            options=place.options.native(),
         )
     except ValueError as error:
         raise Damaged(f"{manifest_uri}: dense parameters: {error}") from error
@@ -235,8 +251,8 @@ def read_dense(
 def tables_of(file: ShardFile) -> list[TableSpec]:
     """The tables whose rows the file has. Raises Damaged."""
     try:
-        return [TableSpec(**record) for record in _field(file, "tables", list)]
-    except TypeError as error:
+        return [TableSpec.from_record(record) for record in _field(file, "tables", list)]
+    except (TypeError, ValueError) as error:
         raise Damaged(f"{file.uri} is damaged: tables: {error}") from error
 
 
@@ -252,10 +268,11 @@ def check_tables(file: ShardFile, tables: Sequence[TableSpec]) -> None:
             + (f"; {differs!r} is the first that differs" if differs else "")
         )
     for table, record in zip(tables, stored, strict=True):
-        for field in ("dim", "optimizer"):
-            if record.get(field) != getattr(table, field):
+        held = {"weights": WEIGHTS, **record}  # files of the first version name no type
+        for field in ("dim", "optimizer", "weights"):
+            if held.get(field) != getattr(table, field):
                 raise InvalidInput(
-                    f"{file.uri}: table {table.name!r} has {field} {record.get(field)!r}, "
+                    f"{file.uri}: table {table.name!r} has {field} {held.get(field)!r}, "
                     f"the job wants {getattr(table, field)!r}"
                 )
 

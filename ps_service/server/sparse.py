@@ -24,7 +24,7 @@ from ps_service.server.assignment import Assignment
 from ps_service.server.barrier import StepBarrier, StepLedger
 from ps_service.server.metrics import SparseMetrics
 from ps_service.server.pending import PendingSnapshot
-from ps_service.server.snapshot import SparseSnapshot
+from ps_service.server.snapshot import Restored, SparseSnapshot
 from ps_service.tables import TableSpec
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.rpc import MAX_MESSAGE_BYTES
@@ -46,7 +46,7 @@ class _State:
     seed: int
     shard: _native.SparseShard
     dims: NDArray[np.int64]  # (T,)
-    restored_rows: int
+    restored: Restored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +54,7 @@ class _Gradient:
     """One trainer's validated push."""
 
     samples: int
+    step: int
     counts: NDArray[np.uint32]  # (T,)
     keys: NDArray[np.uint64]
     grads: NDArray[np.float32]
@@ -95,7 +96,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             if self._state is None:
                 self._state = self._create(tables, request.seed)
             _check_agrees(self._state, tables, request.seed)
-            return ps_pb2.SparseConfigureReply(restored_rows=self._state.restored_rows)
+            return ps_pb2.SparseConfigureReply(restored_rows=self._state.restored.rows)
 
     def Pull(
         self, request: ps_pb2.SparsePullRequest, _context: grpc.ServicerContext
@@ -127,7 +128,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         counts, floats = _counts(request.counts, state)
         keys = codec.unpack_keys(request.keys, "keys", int(counts.sum(dtype=np.int64)))
         grads = codec.unpack_floats(request.grads, "grads", floats)
-        gradient = _Gradient(request.samples, counts, keys, grads)
+        gradient = _Gradient(request.samples, step, counts, keys, grads)
         applied = self._push(rank, step, gradient)
         if applied is None:
             self._metrics.duplicate_pushes.inc()
@@ -140,8 +141,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
     ) -> ps_pb2.LeaveReply:
         """See ps.proto."""
         self._assignment.admit(request.caller)
-        members = self._barrier if self._assignment.sync else self._ledger
-        return ps_pb2.LeaveReply(remaining=members.leave(request.caller.rank))
+        return ps_pb2.LeaveReply(remaining=self._steps.leave(request.caller.rank))
 
     def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
@@ -152,7 +152,12 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         self._pending.begin(
             request.uri,
             lambda: SparseSnapshot(
-                state.shard, state.tables, self._assignment, id=request.id, since=since
+                state.shard,
+                state.tables,
+                self._assignment,
+                step=state.restored.step + self._steps.last_step,
+                id=request.id,
+                since=since,
             ),
         )
         return ps_pb2.BeginSnapshotReply()
@@ -198,7 +203,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             "rows": int(state.shard.rows().sum()),
             "bytes": state.shard.bytes(),
             "configured": True,
-            "restored_rows": state.restored_rows,
+            "restored_rows": state.restored.rows,
         }
 
     def close(self) -> None:
@@ -215,18 +220,18 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             shard = _native.SparseShard(native, partitions=partitions, seed=seed)
         except ValueError as error:
             raise InvalidInput(f"tables: {error}") from error
-        restored = 0
+        restored = Restored(0, 0)
         if self._assignment.restore:
             restored = snapshot.read_sparse(
                 self._storage, self._assignment.restore, shard, tables, self._assignment
             )
-            log.info("restored %d rows from %s", restored, self._assignment.restore)
+            log.info("restored %d rows from %s", restored.rows, self._assignment.restore)
         for table_id, table in enumerate(tables):
             self._metrics.rows.labels(table.name).set_function(
                 partial(_table_rows, shard, table_id)
             )
         self._metrics.bytes.set_function(lambda: float(shard.bytes()))
-        self._metrics.restored_rows.set(restored)
+        self._metrics.restored_rows.set(restored.rows)
         dims = np.array([t.dim for t in tables], dtype=np.int64)
         return _State(tables, seed, shard, dims, restored)
 
@@ -235,6 +240,11 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         if self._state is None:
             raise Conflict(f"sparse-PS shard {self._assignment.rank} is not configured yet")
         return self._state
+
+    @property
+    def _steps(self) -> StepBarrier[_Gradient, _Applied] | StepLedger:
+        """Who keeps count of the trainers' steps in this mode."""
+        return self._barrier if self._assignment.sync else self._ledger
 
     def _push(self, rank: int, step: int, gradient: _Gradient) -> _Applied | None:
         """None for a duplicate."""
@@ -268,7 +278,9 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             counts = np.concatenate([g.counts for g in gradients])
             keys = np.concatenate([g.keys for g in gradients])
             grads = np.concatenate([g.grads for g in gradients])
-        result = state.shard.push(counts, keys, grads)
+        step = max(g.step for g in gradients)
+        # Schedules run over the whole life of the job, a generation's steps begin at 1.
+        result = state.shard.push(counts, keys, grads, step=state.restored.step + step)
         self._metrics.pushed_keys.inc(result.applied)
         self._metrics.missing_keys.inc(result.missing)
         return _Applied(result.applied, result.missing)

@@ -80,6 +80,11 @@ class SparseFeature(Strict):
     optimizer: OptimizerSpec | None = Field(
         default=None, description="Overrides optimizers.sparse for this table."
     )
+    weights: Literal["fp32", "fp16", "bf16"] = Field(
+        default="fp32",
+        description="How a row's weights are kept. 16 bits are rounded stochastically, so that "
+        "small updates are not lost; the optimizer's state stays fp32.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> SparseFeature:
@@ -141,7 +146,7 @@ class Features(Strict):
         for name, feature in self.sparse.items():
             table = feature.table or name
             other_name, other = first.setdefault(table, (name, feature))
-            for field in ("dim", "initializer", "optimizer"):
+            for field in ("dim", "initializer", "optimizer", "weights"):
                 if getattr(other, field) != getattr(feature, field):
                     raise ValueError(
                         f"features {other_name!r} and {name!r} share table {table!r} "

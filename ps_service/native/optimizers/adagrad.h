@@ -28,11 +28,12 @@ struct Adagrad {
   }
 
   void apply(float* __restrict weights, float* __restrict state, const float* __restrict grad,
-             std::size_t dim) const noexcept {
+             std::size_t dim, float rate) const noexcept {
+    const float step = lr * rate;
     for (std::size_t i = 0; i < dim; ++i) {
       const float accumulator = state[i] + grad[i] * grad[i];
       state[i] = accumulator;
-      weights[i] -= lr * grad[i] / std::sqrt(accumulator + epsilon);
+      weights[i] -= step * grad[i] / std::sqrt(accumulator + epsilon);
     }
   }
 

@@ -15,11 +15,10 @@ namespace embermesh {
 
 struct Adam {
   static constexpr std::string_view kName = "adam";
-  static constexpr double kBelowOne = 1.0 - 1e-9;
   static constexpr float kMaxStep = 16777216.0F;  // 2^24
   static constexpr std::array kParams = {
-      Param{"lr", 0.001, 0.0}, Param{"beta1", 0.9, 0.0, kBelowOne},
-      Param{"beta2", 0.999, 0.0, kBelowOne}, Param{"epsilon", 1e-7, kParamTiny}};
+      Param{"lr", 0.001, 0.0}, Param{"beta1", 0.9, 0.0, kParamBelowOne},
+      Param{"beta2", 0.999, 0.0, kParamBelowOne}, Param{"epsilon", 1e-7, kParamTiny}};
   static constexpr std::size_t kStateVectors = 2;
   static constexpr std::size_t kStateScalars = 1;
 
@@ -38,19 +37,23 @@ struct Adam {
   void init(float* state, std::size_t dim) const noexcept { std::fill_n(state, 2 * dim + 1, 0.0F); }
 
   void apply(float* __restrict weights, float* __restrict state, const float* __restrict grad,
-             std::size_t dim) const noexcept {
+             std::size_t dim, float rate) const noexcept {
     float* __restrict m = state;
     float* __restrict v = state + dim;
-    // max and min in this order also turn the NaN of a damaged row into a legal step.
-    const float step = std::min(std::max(1.0F, state[2 * dim] + 1.0F), kMaxStep);
-    state[2 * dim] = step;
-    const auto t = static_cast<std::size_t>(step);
-    const float alpha = t <= step_sizes.size() ? step_sizes[t - 1] : corrected_lr(t);
+    const float alpha = next_step_size(state[2 * dim]) * rate;
     for (std::size_t i = 0; i < dim; ++i) {
       m[i] += gain1 * (grad[i] - m[i]);
       v[i] += gain2 * (grad[i] * grad[i] - v[i]);
       weights[i] -= alpha * m[i] / (std::sqrt(v[i]) + epsilon);
     }
+  }
+
+  // Advances the row's own step count and returns lr with the corrections of that step.
+  [[nodiscard]] float next_step_size(float& step) const noexcept {
+    // max and min in this order also turn the NaN of a damaged row into a legal step.
+    step = std::min(std::max(1.0F, step + 1.0F), kMaxStep);
+    const auto t = static_cast<std::size_t>(step);
+    return t <= step_sizes.size() ? step_sizes[t - 1] : corrected_lr(t);
   }
 
   // In double, because 1 - beta2^t loses half its digits in float32; powers by squaring, because

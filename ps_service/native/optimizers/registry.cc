@@ -12,10 +12,16 @@ namespace embermesh {
 
 template <Optimizer O>
 EMBERMESH_SIMD void apply_rows(const O& optimizer, std::span<const RowUpdate> updates,
-                               std::size_t dim) noexcept {
+                               std::size_t dim, float rate) noexcept {
   for (const RowUpdate& update : updates) {
-    optimizer.apply(update.row, update.row + dim, update.grad, dim);
+    optimizer.apply(update.row, update.row + dim, update.grad, dim, rate);
   }
+}
+
+template <Optimizer O>
+EMBERMESH_SIMD void apply_row(const O& optimizer, float* weights, float* state, const float* grad,
+                              std::size_t dim, float rate) noexcept {
+  optimizer.apply(weights, state, grad, dim, rate);
 }
 
 template <Optimizer O>
@@ -27,14 +33,35 @@ class KernelOf final : public OptimizerKernel {
   [[nodiscard]] std::string_view name() const noexcept override { return O::kName; }
   [[nodiscard]] ParamMap params() const override { return name_params(O::kParams, values_); }
   [[nodiscard]] std::size_t state_floats(std::size_t dim) const noexcept override {
-    return O::kStateVectors * dim + O::kStateScalars;
+    return state_vectors() * dim + O::kStateScalars;
   }
   void init(float* state, std::size_t dim) const noexcept override { optimizer_.init(state, dim); }
-  void apply(std::span<const RowUpdate> updates, std::size_t dim) const noexcept override {
-    apply_rows(optimizer_, updates, dim);
+  void apply(std::span<const RowUpdate> updates, std::size_t dim,
+             float rate) const noexcept override {
+    apply_rows(optimizer_, updates, dim, rate);
+  }
+  void apply(float* weights, float* state, const float* grad, std::size_t dim,
+             float rate) const noexcept override {
+    apply_row(optimizer_, weights, state, grad, dim, rate);
+  }
+  [[nodiscard]] bool row_wise() const noexcept override {
+    if constexpr (requires { O::kRowWise; }) return O::kRowWise;
+    return false;
+  }
+  [[nodiscard]] bool takes_decay() const noexcept override {
+    if constexpr (requires { O::kTakesDecay; }) return O::kTakesDecay;
+    return true;
   }
 
  private:
+  [[nodiscard]] std::size_t state_vectors() const noexcept {
+    if constexpr (requires { optimizer_.state_vectors(); }) {
+      return optimizer_.state_vectors();
+    } else {
+      return O::kStateVectors;
+    }
+  }
+
   std::vector<double> values_;
   O optimizer_;
 };

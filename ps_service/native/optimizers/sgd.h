@@ -16,8 +16,9 @@ struct Sgd {
   void init(float* /*state*/, std::size_t /*dim*/) const noexcept {}
 
   void apply(float* __restrict weights, float* /*state*/, const float* __restrict grad,
-             std::size_t dim) const noexcept {
-    for (std::size_t i = 0; i < dim; ++i) weights[i] -= lr * grad[i];
+             std::size_t dim, float rate) const noexcept {
+    const float step = lr * rate;
+    for (std::size_t i = 0; i < dim; ++i) weights[i] -= step * grad[i];
   }
 
   float lr;

@@ -35,6 +35,34 @@ TEST(DenseBlock, ABlockOfNoParametersRoundTrips) {
   EXPECT_EQ(DenseBlock::load(bytes)->size(), 0U);
 }
 
+TEST(DenseBlock, OptionsTravelWithTheBlockAndTheScheduleGoesOn) {
+  const UpdateOptions options{.schedule = "piecewise",
+                              .schedule_params = {{"1", 0.5}, {"2", 0.0}},
+                              .clip_value = 2.0,
+                              .weight_decay = 0.25};
+  DenseBlock block(std::vector<float>{4, 8}, "sgd", {{"lr", 1.0}}, options);
+  const std::vector<float> grads = {5, -5};
+  std::vector<float> values(2);
+  block.apply(grads);  // w - w / 4, then the clipped gradient
+  block.values(values.data());
+  EXPECT_EQ(values, (std::vector<float>{1, 8}));
+  const auto copy = DenseBlock::load(bytes_of(block.dump()));
+  EXPECT_EQ(copy->dump(), block.dump());
+  copy->apply(grads);  // half the learning rate
+  copy->values(values.data());
+  EXPECT_EQ(values, (std::vector<float>{-0.125F, 8}));
+  copy->apply(grads);  // a rate of zero stands still
+  copy->values(values.data());
+  EXPECT_EQ(values, (std::vector<float>{-0.125F, 8}));
+}
+
+TEST(DenseBlock, RefusesWhatWouldDependOnTheBlocks) {
+  const std::vector<float> values(3);
+  EXPECT_THROW(DenseBlock(values, "sgd", {}, {.clip_norm = 1.0}), std::invalid_argument);
+  EXPECT_THROW(DenseBlock(values, "rowwise_adagrad", {}), std::invalid_argument);
+  EXPECT_THROW(DenseBlock(values, "adamw", {}, {.weight_decay = 0.1}), std::invalid_argument);
+}
+
 TEST(DenseBlock, ThreadsLoseNoStep) {
   DenseBlock block(std::vector<float>(100, 0.0F), "sgd", {{"lr", 1.0}});
   const std::vector<float> grads(100, -1.0F);

@@ -37,6 +37,39 @@ TEST(Initializer, ColumnsOfARowAreAPrefixOfAWiderRow) {
   for (std::size_t i = 0; i < narrow.size(); ++i) EXPECT_EQ(narrow[i], wide[i]);
 }
 
+TEST(Initializer, TruncatedNormalStaysWithinTwoDeviationsAndHasItsMoments) {
+  const auto truncated = make_initializer("truncated_normal", {{"mean", 1.0}, {"stddev", 0.5}});
+  constexpr std::size_t kDraws = 100000;
+  std::vector<float> drawn(kDraws);
+  truncated->fill(drawn.data(), kDraws, 9);
+  double sum = 0.0;
+  double squares = 0.0;
+  for (const float value : drawn) {
+    ASSERT_LE(std::abs(value - 1.0F), 1.0F);
+    sum += value - 1.0;
+    squares += (value - 1.0) * (value - 1.0);
+  }
+  // A standard normal cut at two deviations has a variance of 0.7737413.
+  EXPECT_NEAR(sum / kDraws, 0.0, 0.007);
+  EXPECT_NEAR(squares / kDraws, 0.25 * 0.7737413, 0.003);
+  EXPECT_GT(*std::ranges::max_element(drawn), 1.97F);
+}
+
+TEST(Initializer, XavierFillsTheRangeOfItsDim) {
+  const auto xavier = make_initializer("xavier", {{"gain", 2.0}});
+  for (const std::size_t dim : {3UL, 768UL}) {
+    const float limit = 2.0F * std::sqrt(3.0F / static_cast<float>(dim));
+    std::vector<float> row(dim);
+    float largest = 0.0F;
+    for (std::uint64_t key = 0; key < 1000; ++key) {
+      xavier->fill(row.data(), dim, mix64(key));
+      for (const float value : row) largest = std::max(largest, std::abs(value));
+    }
+    EXPECT_LE(largest, limit);
+    EXPECT_GT(largest, 0.99F * limit);
+  }
+}
+
 TEST(Initializer, RefusesUnknownNamesAndParameters) {
   EXPECT_THROW(make_initializer("glorot", {}), std::invalid_argument);
   EXPECT_THROW(make_initializer("normal", {{"sigma", 1.0}}), std::invalid_argument);

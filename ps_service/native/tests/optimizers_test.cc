@@ -10,15 +10,19 @@
 namespace embermesh {
 namespace {
 
+constexpr std::string_view kNames[] = {"sgd",  "momentum",  "adagrad", "rowwise_adagrad",
+                                       "adam", "adamw",     "amsgrad", "rmsprop",
+                                       "ftrl", "group_ftrl"};
+
 class EachOptimizer : public testing::TestWithParam<std::string_view> {};
 
-INSTANTIATE_TEST_SUITE_P(All, EachOptimizer, testing::Values("sgd", "adagrad", "adam", "ftrl"),
+INSTANTIATE_TEST_SUITE_P(All, EachOptimizer, testing::ValuesIn(kNames),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(Optimizers, TheListIsComplete) {
   std::vector<std::string_view> names;
   for (const KindInfo& kind : optimizer_kinds()) names.push_back(kind.name);
-  EXPECT_EQ(names, (std::vector<std::string_view>{"sgd", "adagrad", "adam", "ftrl"}));
+  EXPECT_EQ(names, (std::vector<std::string_view>(std::begin(kNames), std::end(kNames))));
 }
 
 TEST_P(EachOptimizer, WritesItsRowAndNothingElse) {
@@ -30,8 +34,8 @@ TEST_P(EachOptimizer, WritesItsRowAndNothingElse) {
     std::fill_n(row.begin(), dim, 0.5F);
     optimizer->init(row.data() + dim, dim);
     std::vector<float> grad(dim, 0.25F);
-    const RowUpdate update{row.data(), grad.data(), 0};
-    optimizer->apply({&update, 1}, dim);
+    const RowUpdate update{row.data(), grad.data(), 0, 0};
+    optimizer->apply({&update, 1}, dim, 1.0F);
     EXPECT_EQ(row.back(), kCanary);
     for (std::size_t i = 0; i < dim; ++i) {
       EXPECT_TRUE(std::isfinite(row[i]));
@@ -55,11 +59,11 @@ TEST_P(EachOptimizer, ABatchIsItsRowsOneByOne) {
   auto alone = together;
   std::vector<RowUpdate> batch;
   for (std::size_t r = 0; r < kRows; ++r) {
-    batch.push_back({together[r].data(), grads[r].data(), 0});
-    const RowUpdate single{alone[r].data(), grads[r].data(), 0};
-    optimizer->apply({&single, 1}, kDim);
+    batch.push_back({together[r].data(), grads[r].data(), 0, 0});
+    const RowUpdate single{alone[r].data(), grads[r].data(), 0, 0};
+    optimizer->apply({&single, 1}, kDim, 1.0F);
   }
-  optimizer->apply(batch, kDim);
+  optimizer->apply(batch, kDim, 1.0F);
   EXPECT_EQ(together, alone);
 }
 
@@ -71,8 +75,8 @@ TEST_P(EachOptimizer, NonFiniteRowsAreHarmless) {
                           std::numeric_limits<float>::infinity()}) {
     std::vector<float> row(kDim + optimizer->state_floats(kDim), bad);
     const std::vector<float> grad(kDim, bad);
-    const RowUpdate update{row.data(), grad.data(), 0};
-    optimizer->apply({&update, 1}, kDim);
+    const RowUpdate update{row.data(), grad.data(), 0, 0};
+    optimizer->apply({&update, 1}, kDim, 1.0F);
   }
 }
 

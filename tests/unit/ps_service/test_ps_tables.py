@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps_service import _native
-from ps_service.tables import TableSpec, dense_optimizer, table_spec
+from ps_service.tables import TableSpec, UpdateOptions, dense_optimizer, table_spec
 from services.api.optimizers import InitializerSpec, OptimizerSpec
 from services.kit.errors import InvalidInput
 from services.wire import ps_pb2
@@ -17,6 +17,7 @@ ADAGRAD = OptimizerSpec(name="adagrad", params={"lr": 0.05})
 @pytest.mark.parametrize("initializer", sorted(_native.INITIALIZERS))
 def test_defaults_are_filled_in_for_every_kind(optimizer: str, initializer: str) -> None:
     spec = table_spec("C1", 8, OptimizerSpec(name=optimizer), InitializerSpec(name=initializer))
+    assert (spec.options, spec.weights) == (UpdateOptions(), "fp32")
     assert spec.optimizer_params == _native.OPTIMIZERS[optimizer]
     assert spec.initializer_params == _native.INITIALIZERS[initializer]
     wire = spec.to_proto().SerializeToString()
@@ -64,8 +65,9 @@ def test_bad_tables_are_refused_by_name(dim, optimizer, initializer, message) ->
 
 
 def test_dense_optimizer() -> None:
-    name, params = dense_optimizer(OptimizerSpec(name="adam", params={"lr": 0.5}))
+    name, params, options = dense_optimizer(OptimizerSpec(name="adam", params={"lr": 0.5}))
     assert (name, params) == ("adam", {**_native.OPTIMIZERS["adam"], "lr": 0.5})
+    assert options == UpdateOptions()
     with pytest.raises(InvalidInput, match="dense: unknown optimizer 'lion'"):
         dense_optimizer(OptimizerSpec(name="lion"))
     with pytest.raises(InvalidInput, match=r"dense.*beta2"):

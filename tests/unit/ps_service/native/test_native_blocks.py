@@ -107,6 +107,26 @@ def sealed(body):
     return bytes(body) + masked.to_bytes(4, "little")
 
 
+def test_a_block_of_the_first_version_holds_float32_rows():
+    """It differs in the version and in naming no weight type."""
+    body = BLOCK[:-4].replace(b"\4\0fp32", b"")
+    old = sealed(body[:8] + b"\1\0\0\0" + body[12:])
+    target = make_shard()
+    assert target.load_partition(old) > 0
+    assert target.dump_partition(2) == BLOCK
+    with pytest.raises(ValueError, match="table 1 weights is 'fp32', expected 'bf16'"):
+        make_shard(weights="bf16").load_partition(old)
+
+
+def test_a_dense_block_of_the_first_version_has_no_options():
+    schedule = b"\x08\0constant" + b"\1\0\0\0" + b"\6\0warmup" + bytes(8)
+    options = schedule + bytes(16)  # clip_value, weight_decay
+    assert options in DENSE_BLOCK
+    body = DENSE_BLOCK[:-4].replace(options, b"")
+    old = sealed(body[:8] + b"\1\0\0\0" + body[12:])
+    assert _native.DenseBlock.load(old).dump() == DENSE_BLOCK
+
+
 def test_blocks_of_different_rows_have_different_checksums():
     """Data followed by its own plain CRC would have one CRC for ever: files could be swapped."""
     blocks = [*blocks_of(trained_shard()), DENSE_BLOCK]
