@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ps_service import _native
+from ps_service.row_policy import KEEP_ALL
+from ps_service.row_policy import RowPolicy as RowPolicy
 from services.api.optimizers import InitializerSpec, OptimizerSpec
 from services.kit.errors import InvalidInput
 from services.wire import ps_pb2
@@ -73,6 +75,7 @@ class TableSpec:
     initializer_params: Mapping[str, float]
     options: UpdateOptions = NO_OPTIONS
     weights: str = WEIGHTS  # fp32, fp16 or bf16
+    rows: RowPolicy = KEEP_ALL
 
     def to_proto(self) -> ps_pb2.Table:
         """The wire form."""
@@ -85,6 +88,7 @@ class TableSpec:
             initializer_params=dict(self.initializer_params),
             options=self.options.to_proto(),
             weights=self.weights,
+            rows=self.rows.to_proto(),
         )
 
     @classmethod
@@ -99,6 +103,7 @@ class TableSpec:
             initializer_params=dict(table.initializer_params),
             options=UpdateOptions.from_proto(table.options),
             weights=table.weights or WEIGHTS,
+            rows=RowPolicy.from_proto(table.rows),
         )
 
     def native(self) -> _native.TableConfig:
@@ -115,6 +120,7 @@ class TableSpec:
                 initializer_params=dict(self.initializer_params),
                 options=self.options.native(),
                 weights=self.weights,
+                rows=self.rows.native(),
             )
         except ValueError as error:
             raise InvalidInput(f"table {self.name!r}: {error}") from error
@@ -126,6 +132,7 @@ def table_spec(
     optimizer: OptimizerSpec,
     initializer: InitializerSpec | None,
     weights: str = WEIGHTS,
+    rows: RowPolicy = KEEP_ALL,
 ) -> TableSpec:
     """A table with defaults filled in; without `initializer` its rows start uniform in ±0.01.
 
@@ -147,6 +154,7 @@ def table_spec(
         ),
         options=_options(where, optimizer),
         weights=weights,
+        rows=rows,
     )
     spec.native()
     return spec

@@ -76,4 +76,12 @@ void FlatIndex::free_pages() noexcept {
   }
 }
 
+void FlatIndex::count_probes(std::span<std::uint64_t> lengths) const noexcept {
+  for (std::size_t b = 0; b < buckets_; ++b) {
+    for_each(b, 1, [&](const Slot& slot) {
+      ++lengths[std::min(distance(slot.hash, b), lengths.size() - 1)];
+    });
+  }
+}
+
 }  // namespace embermesh

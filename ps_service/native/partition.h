@@ -7,8 +7,12 @@
 #include <span>
 #include <vector>
 
+#include "lifecycle.h"
+#include "lifecycle_block.h"
 #include "row_store.h"
+#include "shard_stats.h"
 #include "simd.h"
+#include "sweep.h"
 #include "table_config.h"
 
 namespace embermesh {
@@ -17,13 +21,15 @@ namespace embermesh {
 // verbs here lock this one alone. No pointer into a row outlives the lock.
 class alignas(kCacheLine) Partition {
  public:
-  Partition(const Schema& schema, RowMemory& memory)
-      : schema_(&schema), memory_(&memory), store_(schema, memory) {}
+  // `partitions`: how many the job has.
+  Partition(const Schema& schema, RowMemory& memory, std::uint32_t partitions)
+      : schema_(&schema), memory_(&memory), store_(schema, memory), life_(schema, partitions) {}
 
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
   // Only under the lock.
   [[nodiscard]] RowStore& store() noexcept { return store_; }
+  [[nodiscard]] Lifecycle& life() noexcept { return life_; }
 
   // Adds the rows per table to `rows`.
   void count_rows(std::span<std::uint64_t> rows) const;
@@ -35,6 +41,20 @@ class alignas(kCacheLine) Partition {
   // where erasing has left many holes.
   void compact(bool always) noexcept;
 
+  // One slice of the sweep; returns how many rows it removed. Throws std::bad_alloc, and then
+  // nothing has changed.
+  std::size_t evict(Sweep& sweep);
+
+  // Adds to what is there already.
+  void add_stats(std::span<TableStats> tables) const;
+  void add_stats(IndexStats& index) const;
+  [[nodiscard]] TombstoneLog::Content drain_tombstones();
+
+  // Metadata of the rows of the tables that evict. `now` is any time near their events.
+  [[nodiscard]] std::vector<TableRecords> copy_records(std::uint32_t now) const;
+  // Sets the metadata of the rows that are there; returns how many.
+  std::size_t set_records(const LifecycleBlock& block);
+
   // Replaces the content.
   void replace(RowStore&& content);
   void clear() { replace(RowStore(*schema_, *memory_)); }
@@ -44,6 +64,7 @@ class alignas(kCacheLine) Partition {
   RowMemory* memory_;
   mutable std::mutex mutex_;
   RowStore store_;
+  Lifecycle life_;
 };
 
 }  // namespace embermesh

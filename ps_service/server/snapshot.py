@@ -23,6 +23,7 @@ from services.kit.errors import Damaged, InvalidInput
 from services.kit.storage import Storage, join
 
 DENSE_BLOCK_ID = 0
+LIFECYCLE_ID = 65_536  # + partition: ids of lifecycle blocks, behind those of all partitions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +61,11 @@ def write_sparse(
     tables: Sequence[TableSpec],
     assignment: Assignment,
     step: int,
+    now: int = 0,
 ) -> Written:
-    """Writes every non-empty partition the shard owns. The caller sees to it that nothing changes
-    meanwhile. `step` is the last one of the job's life, where schedules go on after a restore.
+    """Writes every non-empty partition the shard owns, and the ages of its rows where they matter. The
+    caller sees to it that nothing changes meanwhile. `step` is the last one of the job's life, where
+    schedules go on after a restore; `now` is the event time in Unix seconds.
     """
     rows = [int(n) for n in shard.rows()]
     meta = {
@@ -73,7 +76,7 @@ def write_sparse(
         "rows": rows,
         "step": step,
     }
-    return _put(storage, uri, meta, _partition_blocks(shard, tables, assignment), rows)
+    return _put(storage, uri, meta, _blocks(shard, tables, assignment, now), rows)
 
 
 def read_sparse(
@@ -108,6 +111,11 @@ def read_sparse(
                 loaded += shard.load_partition(block)
             except ValueError as error:
                 raise Damaged(f"{file.uri} is damaged: partition {partition}: {error}") from error
+        for partition, block in file.blocks(LIFECYCLE_ID + partition for partition in owned):
+            try:
+                shard.load_lifecycle(block)
+            except ValueError as error:
+                raise Damaged(f"{file.uri} is damaged: block {partition}: {error}") from error
     return Restored(loaded, step)
 
 
@@ -173,8 +181,8 @@ def read_dense(
         raise Damaged(f"{manifest_uri}: dense parameters: {error}") from error
 
 
-def _partition_blocks(
-    shard: _native.SparseShard, tables: Sequence[TableSpec], assignment: Assignment
+def _blocks(
+    shard: _native.SparseShard, tables: Sequence[TableSpec], assignment: Assignment, now: int
 ) -> Iterator[tuple[int, bytes]]:
     partitions = assignment.shard_map.partitions
     vacant = _native.SparseShard([t.native() for t in tables], partitions=partitions, seed=0)
@@ -184,6 +192,10 @@ def _partition_blocks(
         block = shard.dump_partition(partition)
         if len(block) > empty:
             yield partition, block
+    for partition in assignment.shard_map.partitions_of(assignment.rank):
+        ages = shard.dump_lifecycle(partition, now)
+        if ages:
+            yield LIFECYCLE_ID + partition, ages
 
 
 def _check_tables(file: ShardFile, tables: Sequence[TableSpec]) -> None:
