@@ -242,7 +242,8 @@ class SparseShard:
         """Sum the gradients of equal keys in request order (float32), then one step per key.
 
         `step` is the number of the step of training, from 1: schedules and the stochastic rounding
-        of 16-bit weights go by it. usage (2, n): shows and clicks of each key, for the rule `score`; None: one show, no click.
+        of 16-bit weights go by it. usage (2, n): shows and clicks of each key, for the rule
+        `score`; None: one show, no click.
         """
     def erase(self, counts: NDArray[np.uint32], keys: NDArray[np.uint64]) -> int:
         """Remove the keys' rows; how many there were."""

@@ -48,6 +48,7 @@ EvictionPolicy::EvictionPolicy(const RuleMap& rules) {
     const auto rule = std::ranges::find(known, name, &KindInfo::name);
     if (rule == known.end()) {
       std::vector<std::string_view> names;
+      names.reserve(known.size());
       for (const KindInfo& kind : known) names.push_back(kind.name);
       throw std::invalid_argument("unknown eviction rule '" + name +
                                   "'; known are: " + join_names(names));

@@ -40,7 +40,8 @@ void FlatIndex::shrink() noexcept {
   if (buckets_ < 2 || size_ * 4 >= capacity()) return;
   try {
     rebuild(size_ * kFullDenominator / (kFullNumerator * kBucketSlots) * 9 / 8 + 1);
-  } catch (const std::bad_alloc&) {  // then not today
+  } catch (const std::bad_alloc&) {
+    return;  // then not today: the index is as it was
   }
 }
 

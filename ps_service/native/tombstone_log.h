@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -28,14 +29,12 @@ class TombstoneLog {
   // Never fails: without memory the log becomes incomplete.
   void add(std::uint32_t table, std::uint64_t key) noexcept {
     if (!content_.is_complete) return;
-    if (content_.removed.size() < kBound) {
-      try {
-        content_.removed.push_back({key, table});
-        return;
-      } catch (...) {  // std::bad_alloc: as if the bound were reached
-      }
+    if (content_.removed.size() >= kBound) return lose();
+    try {
+      content_.removed.push_back({key, table});
+    } catch (const std::bad_alloc&) {
+      lose();
     }
-    lose();
   }
 
   // From now on incomplete: rows were removed that nobody listed.

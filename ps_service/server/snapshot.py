@@ -63,9 +63,10 @@ def write_sparse(
     step: int,
     now: int = 0,
 ) -> Written:
-    """Writes every non-empty partition the shard owns, and the ages of its rows where they matter. The
-    caller sees to it that nothing changes meanwhile. `step` is the last one of the job's life, where
-    schedules go on after a restore; `now` is the event time in Unix seconds.
+    """Writes every non-empty partition the shard owns, and the ages of its rows where they matter.
+
+    The caller sees to it that nothing changes meanwhile. `step` is the last one of the job's life,
+    where schedules go on after a restore; `now` is the event time in Unix seconds.
     """
     rows = [int(n) for n in shard.rows()]
     meta = {
