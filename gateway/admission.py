@@ -48,6 +48,7 @@ def _optimizers(spec: JobSpec) -> list[str]:
                 feature.optimizer or default,
                 feature.initializer,
                 feature.weights,
+                rows=tables.RowPolicy.of(feature.admission, feature.eviction),
             )
 
         problems += _problem("features.sparse", make)

@@ -24,6 +24,12 @@ SCHEDULES: dict[str, dict[str, float]]
 """Name of each learning-rate schedule -> its parameters and their defaults; piecewise also takes
 steps as names."""
 
+ADMISSIONS: dict[str, dict[str, float]]
+"""Name of each admission policy -> its parameters and their defaults."""
+
+EVICTION_RULES: dict[str, dict[str, float]]
+"""Name of each eviction rule -> its parameters and their defaults."""
+
 def partition_of(table: int, keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint32]:
     """Partition of each key of `table`: the top log2(partitions) bits of hash(table, key).
 
@@ -68,6 +74,80 @@ class UpdateOptions:
         """
 
 @final
+class RowPolicy:
+    """Which keys of a table get a row, and which rows go; what is not given takes its default."""
+
+    def __init__(
+        self,
+        *,
+        admission: str = "all",
+        admission_params: Mapping[str, float] = ...,
+        eviction: Mapping[str, Mapping[str, float]] = ...,
+    ) -> None: ...
+    @property
+    def admission(self) -> str: ...
+    @property
+    def admission_params(self) -> dict[str, float]: ...
+    @property
+    def eviction(self) -> dict[str, dict[str, float]]:
+        """Rule -> parameters."""
+
+@final
+class TableStats:
+    """Of one table of a shard. All but `rows` and `gate_bytes` count since the shard was made."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def pulled(self) -> int:
+        """Keys of training pulls; pulled - admitted - rejected of them had a row."""
+    @property
+    def admitted(self) -> int:
+        """Rows made by training pulls."""
+    @property
+    def rejected(self) -> int:
+        """Keys of training pulls that had no row and were not admitted."""
+    @property
+    def dropped(self) -> int:
+        """Gradients of keys without a row."""
+    @property
+    def erased(self) -> int:
+        """Rows removed by erase."""
+    @property
+    def evicted(self) -> dict[str, int]:
+        """Rows removed, by rule: ttl, lru, lfu, norm, score."""
+    @property
+    def gate_bytes(self) -> int:
+        """Memory of the filters that count keys without a row."""
+
+@final
+class IndexStats:
+    """Of the index over all tables, from at most 32 partitions."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def probes(self) -> list[int]:
+        """Rows by the number of cache lines that finding them reads: 1, 2, ..., 7, 8 and more."""
+
+@final
+class HotKey:
+    """A key that many training pulls name."""
+
+    @property
+    def key(self) -> int: ...
+    @property
+    def count(self) -> int:
+        """Occurrences, at most `error` too many; recent ones weigh more."""
+    @property
+    def error(self) -> int: ...
+    @property
+    def share(self) -> float:
+        """Of all occurrences in the table."""
+
+@final
 class TableConfig:
     """One table, validated: dim is 1 to 4096; parameters not given take their defaults."""
 
@@ -82,6 +162,7 @@ class TableConfig:
         initializer_params: Mapping[str, float],
         options: UpdateOptions | None = None,
         weights: str = "fp32",
+        rows: RowPolicy | None = None,
     ) -> None:
         """`weights` is fp32, fp16 or bf16: how a row keeps them."""
     @property
@@ -103,6 +184,8 @@ class TableConfig:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row: weights and state."""
+    @property
+    def rows(self) -> RowPolicy: ...
     @property
     def state_floats(self) -> int:
         """Floats of optimizer state per row, beside its `dim` weights."""
@@ -132,12 +215,19 @@ class SparseShard:
     @property
     def partitions(self) -> int: ...
     def pull(
-        self, counts: NDArray[np.uint32], keys: NDArray[np.uint64], *, insert: bool
+        self,
+        counts: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        *,
+        insert: bool,
+        step: int = 1,
+        event_time: int = 0,
     ) -> builtins.bytes:
         """Weights of the keys, float32 little-endian.
 
         A missing key reads its initial weights, a pure function of (seed, table, key, column);
-        with `insert` it also gets a row, without it nothing changes.
+        with `insert` it also gets a row if it is admitted, and rows are as young as `event_time`
+        (Unix seconds; 0: unknown, rows keep their age); without it nothing changes.
         """
     def push(
         self,
@@ -146,11 +236,34 @@ class SparseShard:
         grads: NDArray[np.float32],
         *,
         step: int = 1,
+        event_time: int = 0,
+        usage: NDArray[np.float32] | None = None,
     ) -> PushResult:
         """Sum the gradients of equal keys in request order (float32), then one step per key.
 
         `step` is the number of the step of training, from 1: schedules and the stochastic rounding
-        of 16-bit weights go by it.
+        of 16-bit weights go by it. usage (2, n): shows and clicks of each key, for the rule
+        `score`; None: one show, no click.
+        """
+    def erase(self, counts: NDArray[np.uint32], keys: NDArray[np.uint64]) -> int:
+        """Remove the keys' rows; how many there were."""
+    def evict(self, partition: int, now: int) -> int:
+        """Remove the partition's rows that their table's rules let go; how many.
+
+        `now` is the event time that ages are counted to, in Unix seconds. The partition's lock is
+        held for slices of well under a millisecond.
+        """
+    def stats(self) -> list[TableStats]:
+        """Per table."""
+    def index_stats(self) -> IndexStats: ...
+    def hot_keys(self, table: int, n: int) -> list[HotKey]:
+        """The keys that training pulls name most often, most first; from a sample."""
+    def removed(self) -> tuple[NDArray[np.uint32], NDArray[np.uint64], bool]:
+        """Keys whose rows were removed since the last call: how many per table, (T,), the keys,
+        table after table, and whether these are all.
+
+        The first call's answer is never complete, nor is one after load_partition, clear, or very
+        many removals. A key may repeat, and may have a row again.
         """
     def rows(self) -> NDArray[np.uint64]:
         """Rows per table, (T,)."""
@@ -176,6 +289,15 @@ class SparseShard:
         Returns the number of rows in the block. Deltas must come in their order, upon their base.
 
         Raises ValueError naming the failed check, expected and actual; the shard is then unchanged.
+        """
+    def dump_lifecycle(self, p: int, now: int) -> builtins.bytes:
+        """When the partition's rows were seen and how much they were used, as a block; empty if no
+        table that evicts has rows in it. `now` is any Unix second near the tables' events.
+        """
+    def load_lifecycle(self, block: Buffer) -> int:
+        """Set what dump_lifecycle saved on the rows that are there, after load_partition; how many.
+
+        Raises ValueError naming the failed check; the shard is then unchanged.
         """
     def clear(self) -> None:
         """Drop all rows."""

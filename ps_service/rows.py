@@ -66,7 +66,9 @@ class CheckpointRows:
         shard = _native.SparseShard(
             [t.native() for t in self.tables], partitions=self._partitions, seed=0
         )
-        for partition in sorted({i for level in self._levels for f in level for i in f.ids}):
+        for partition in sorted(
+            {i for level in self._levels for f in level for i in f.ids if i < snapshot.LIFECYCLE_ID}
+        ):
             for level in self._levels:
                 holders = [file for file in level if partition in file.ids]
                 if len(holders) > 1:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from ps_service import _native
+from ps_service.row_policy import KEEP_ALL
+from ps_service.row_policy import RowPolicy as RowPolicy
 from services.api.optimizers import InitializerSpec, OptimizerSpec
 from services.kit.errors import InvalidInput
 from services.wire import ps_pb2
@@ -74,6 +76,7 @@ class TableSpec:
     initializer_params: Mapping[str, float]
     options: UpdateOptions = NO_OPTIONS
     weights: str = WEIGHTS  # fp32, fp16 or bf16
+    rows: RowPolicy = KEEP_ALL
 
     def to_proto(self) -> ps_pb2.Table:
         """The wire form."""
@@ -86,6 +89,7 @@ class TableSpec:
             initializer_params=dict(self.initializer_params),
             options=self.options.to_proto(),
             weights=self.weights,
+            rows=self.rows.to_proto(),
         )
 
     @classmethod
@@ -100,6 +104,7 @@ class TableSpec:
             initializer_params=dict(table.initializer_params),
             options=UpdateOptions.from_proto(table.options),
             weights=table.weights or WEIGHTS,
+            rows=RowPolicy.from_proto(table.rows),
         )
 
     @classmethod
@@ -109,7 +114,8 @@ class TableSpec:
         """
         fields = dict(record)
         options = UpdateOptions(**fields.pop("options", {}))
-        return cls(**fields, options=options)
+        rows = RowPolicy(**fields.pop("rows", {}))
+        return cls(**fields, options=options, rows=rows)
 
     def native(self) -> _native.TableConfig:
         """The native core's form. Raises InvalidInput that names the table, the value and its
@@ -125,6 +131,7 @@ class TableSpec:
                 initializer_params=dict(self.initializer_params),
                 options=self.options.native(),
                 weights=self.weights,
+                rows=self.rows.native(),
             )
         except ValueError as error:
             raise InvalidInput(f"table {self.name!r}: {error}") from error
@@ -136,6 +143,7 @@ def table_spec(
     optimizer: OptimizerSpec,
     initializer: InitializerSpec | None,
     weights: str = WEIGHTS,
+    rows: RowPolicy = KEEP_ALL,
 ) -> TableSpec:
     """A table with defaults filled in; without `initializer` its rows start uniform in ±0.01.
 
@@ -157,6 +165,7 @@ def table_spec(
         ),
         options=_options(where, optimizer),
         weights=weights,
+        rows=rows,
     )
     spec.native()
     return spec

@@ -112,7 +112,10 @@ def _section(path: str, model: type[BaseModel]) -> str:
         if model in _SHORT_FORM and name in _SHORT_FIELDS:
             continue
         meaning = field.description or _first_line(field.annotation)
-        cells = (f"`{name}`", _type(field.annotation), _default(field), _bounds(field), meaning)
+        # A field that is nothing but a duration has its validator among the constraints.
+        is_duration = typing.get_args(Duration)[1] in field.metadata
+        kind = "duration" if is_duration else _type(field.annotation)
+        cells = (f"`{name}`", kind, _default(field), _bounds(field), meaning)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from typing import cast
 
 from ps_service.client.plan import KeyPlanner
 from ps_service.sharding import ShardMap
-from ps_service.tables import TableSpec, table_spec
+from ps_service.tables import RowPolicy, TableSpec, table_spec
 from services.api.spec import JobSpec
 from services.kit import plugins
 from services.kit.errors import InvalidInput
@@ -97,6 +97,7 @@ def build_layout(spec: JobSpec, model: Model) -> Layout:
             f.optimizer or spec.optimizers.sparse,
             f.initializer,
             f.weights,
+            rows=RowPolicy.of(f.admission, f.eviction),
         )
         for table, f in spec.features.tables().items()
     )

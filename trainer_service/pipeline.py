@@ -203,4 +203,4 @@ class Servers:
 def _plan(planner: KeyPlanner, batch: Batch | None) -> KeyPlan:
     if batch is None:
         return planner.plan(np.zeros(0, np.uint64), np.zeros(1, np.int32), 0)
-    return planner.plan(batch.keys, batch.offsets, batch.samples)
+    return planner.plan(batch.keys, batch.offsets, batch.samples, batch.labels)

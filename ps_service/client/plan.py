@@ -27,6 +27,7 @@ class ShardSlice:
     counts: list[int]  # keys per table, T entries
     keys: bytes  # uint64 LE, table after table
     values: slice  # its floats in the flat array of all values
+    key_range: slice  # its keys among the batch's distinct keys
 
     @property
     def empty(self) -> bool:
@@ -34,13 +35,22 @@ class ShardSlice:
         return not self.keys
 
 
+@dataclasses.dataclass(frozen=True)
+class KeyCounts:
+    """How often each distinct key of a batch came, in the plan's order."""
+
+    shows: NDArray[np.float32]  # (u,) places in samples
+    clicks: NDArray[np.float32]  # (u,) those of them in samples with label 1
+
+
 class KeyPlan:
     """One batch's plan. Values and gradients are flat float32: shard after shard, table after
     table, row after row.
     """
 
-    def __init__(self, plan: _native.Plan) -> None:
+    def __init__(self, plan: _native.Plan, key_counts: KeyCounts | None = None) -> None:
         self._plan = plan
+        self.key_counts = key_counts  # only where a table evicts by them
         counts = plan.counts
         key_ends = np.cumsum(counts.sum(axis=1, dtype=np.int64))
         value_ends = np.cumsum(plan.value_floats)
@@ -53,7 +63,8 @@ class KeyPlan:
             counts.tolist(), key_ends.tolist(), value_ends.tolist(), strict=True
         ):
             keys = codec.pack_keys(unique[key_start:key_end])
-            self.shards.append(ShardSlice(shard_counts, keys, slice(value_start, value_end)))
+            values, key_range = slice(value_start, value_end), slice(key_start, key_end)
+            self.shards.append(ShardSlice(shard_counts, keys, values, key_range))
             key_start, value_start = key_end, value_end
 
     def gather(self, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
@@ -95,14 +106,37 @@ class KeyPlanner:
             )
         except ValueError as error:
             raise InvalidInput(f"key planner: {error}") from error
+        self._scores = any(table.rows.scores for table in tables)
 
-    def plan(self, keys: NDArray[np.uint64], offsets: NDArray[np.int32], batch: int) -> KeyPlan:
+    def plan(
+        self,
+        keys: NDArray[np.uint64],
+        offsets: NDArray[np.int32],
+        batch: int,
+        labels: NDArray[np.float32] | None = None,
+    ) -> KeyPlan:
         """Plans CSR keys: bag (f, b) is keys[offsets[f·B + b] : offsets[f·B + b + 1]], B = `batch`,
-        which may be 0.
+        which may be 0. `labels` (B,) are needed by tables that evict by shows and clicks.
 
         Raises InvalidInput for offsets that don't fit the keys.
         """
         try:
-            return KeyPlan(self._planner.plan(keys, offsets, batch))
+            plan = self._planner.plan(keys, offsets, batch)
         except ValueError as error:
             raise InvalidInput(f"batch: {error}") from error
+        if labels is None or not self._scores:
+            return KeyPlan(plan)
+        return KeyPlan(plan, _count(plan, offsets, labels))
+
+
+def _count(
+    plan: _native.Plan, offsets: NDArray[np.int32], labels: NDArray[np.float32]
+) -> KeyCounts:
+    bags = len(offsets) - 1
+    label_of_bag = np.tile(labels, bags // len(labels)) if bags else labels
+    label_of_key = np.repeat(label_of_bag, np.diff(offsets))
+    inverse, distinct = plan.inverse, len(plan.unique)
+    return KeyCounts(
+        np.bincount(inverse, minlength=distinct).astype(np.float32),
+        np.bincount(inverse, label_of_key, minlength=distinct).astype(np.float32),
+    )

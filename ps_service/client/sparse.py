@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,15 @@ class PushOutcome:
     duplicate: int  # shards that had applied this (rank, step) before
 
 
+@dataclasses.dataclass(frozen=True)
+class Removed:
+    """Keys that one shard removed."""
+
+    counts: list[int]  # keys per table, T entries
+    keys: NDArray[np.uint64]  # table after table
+    complete: bool  # no other key was removed since the last call
+
+
 class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
     """Talks to shard i at addresses[i]. Thread-safe."""
 
@@ -42,8 +52,10 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         rank: int,
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """See `Peers`."""
+        """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds."""
+        self._clock = clock
         super().__init__(
             "sparse-PS",
             ps_pb2_grpc.SparsePsStub,
@@ -67,11 +79,15 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         )
         return sum(r.restored_rows for r in replies)
 
-    def pull(self, plan: KeyPlan, *, step: int, read_only: bool = False) -> NDArray[np.float32]:
+    def pull(
+        self, plan: KeyPlan, *, step: int, read_only: bool = False, event_time: int | None = None
+    ) -> NDArray[np.float32]:
         """Rows of the plan's keys, flat (plan.value_floats,). `read_only` never inserts a missing
-        key.
+        key, and makes no row younger. `event_time` is that of the batch in Unix seconds, default:
+        now.
         """
         self._check(plan)
+        seconds = self._event_time(event_time)
         asked = [i for i, s in enumerate(plan.shards) if not s.empty]
         requests = (
             ps_pb2.SparsePullRequest(
@@ -79,6 +95,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
                 read_only=read_only,
                 counts=plan.shards[i].counts,
                 keys=plan.shards[i].keys,
+                event_time=seconds,
             )
             for i in asked
         )
@@ -98,16 +115,19 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         step: int,
         read_step: int,
         samples: int,
+        event_time: int | None = None,
     ) -> PushOutcome:
         """Pushes flat gradients (plan.value_floats,) of the step; every shard is told, also of an
         empty share.
 
         `samples` are the rows of the batch the gradients are means over; `read_step` is the step
-        the rows were pulled at.
+        the rows were pulled at; `event_time` as in pull.
         """
         self._check(plan)
         if grads.shape != (plan.value_floats,):
             raise InvalidInput(f"grads has shape {grads.shape}, expected ({plan.value_floats},)")
+
+        seconds, counts = self._event_time(event_time), plan.key_counts
 
         def request(part: ShardSlice) -> ps_pb2.SparsePushRequest:
             return ps_pb2.SparsePushRequest(
@@ -117,6 +137,9 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
                 keys=part.keys,
                 grads=codec.pack_floats(grads[part.values]),
                 read_step=read_step,
+                event_time=seconds,
+                shows=codec.pack_floats(counts.shows[part.key_range]) if counts else b"",
+                clicks=codec.pack_floats(counts.clicks[part.key_range]) if counts else b"",
             )
 
         requests = enumerate(request(part) for part in plan.shards)
@@ -127,10 +150,26 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             duplicate=sum(r.duplicate for r in replies),
         )
 
+    def removed(self) -> list[Removed]:
+        """Keys whose rows were removed since the last call, of each shard; for one consumer."""
+        request = ps_pb2.RemovedRequest(caller=self.caller(0))
+        replies = self.ask_all(lambda stub: stub.Removed, request)
+        return [
+            Removed(
+                list(reply.counts),
+                codec.unpack_keys(reply.keys, f"{name}: keys", sum(reply.counts)),
+                reply.complete,
+            )
+            for reply, name in zip(replies, self.names, strict=True)
+        ]
+
     def leave(self, step: int) -> None:
         """Says on all shards that this trainer takes no step after `step`."""
         request = ps_pb2.LeaveRequest(caller=self.caller(step))
         self.ask_all(lambda stub: stub.Leave, request)
+
+    def _event_time(self, given: int | None) -> int:
+        return int(self._clock()) if given is None else given
 
     def _check(self, plan: KeyPlan) -> None:
         if len(plan.shards) != len(self):

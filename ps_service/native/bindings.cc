@@ -1,9 +1,10 @@
-// Tables and planner for Python; with bindings_dense.cc the only nanobind files: argument checks,
-// GIL release, result arrays - and nothing else.
+// Tables and planner for Python: argument checks, GIL release, result arrays - and nothing else, as
+// in the other nanobind files, bindings_*.cc.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "bindings_lifecycle.h"
 #include "crc32c.h"
 #include "hash.h"
 #include "numpy_view.h"
@@ -39,18 +41,6 @@ std::vector<T> to_vector(nb::handle array, const char* name) {
   return {view.items().begin(), view.items().end()};
 }
 
-nb::dict describe_kinds(const std::vector<KindInfo>& kinds) {
-  nb::dict catalogue;
-  for (const KindInfo& kind : kinds) {
-    nb::dict defaults;
-    for (const Param& param : kind.params) {
-      defaults[nb::str(param.name.data(), param.name.size())] = param.default_value;
-    }
-    catalogue[nb::str(kind.name.data(), kind.name.size())] = defaults;
-  }
-  return catalogue;
-}
-
 Numpy<std::uint32_t> partition_of(std::int64_t table, nb::handle keys, std::int64_t partitions) {
   const ArrayView<const std::uint64_t> key_view(keys, "keys");
   if (table < 0 || table >= static_cast<std::int64_t>(kMaxTables)) {
@@ -73,7 +63,8 @@ Numpy<std::uint32_t> partition_of(std::int64_t table, nb::handle keys, std::int6
   return std::move(out).release({items.size()});
 }
 
-nb::bytes pull(SparseShard& shard, nb::handle counts, nb::handle keys, bool insert) {
+nb::bytes pull(SparseShard& shard, nb::handle counts, nb::handle keys, bool insert,
+               std::uint64_t step, std::uint32_t event_time) {
   const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
   const ArrayView<const std::uint64_t> key_view(keys, "keys");
   const std::size_t floats = shard.request_floats(count_view.items(), key_view.items().size());
@@ -82,17 +73,26 @@ nb::bytes pull(SparseShard& shard, nb::handle counts, nb::handle keys, bool inse
   if (!values.is_valid()) throw std::bad_alloc();
   auto* out = reinterpret_cast<float*>(PyBytes_AS_STRING(values.ptr()));
   const nb::gil_scoped_release unlocked;
-  shard.pull(count_view.items(), key_view.items(), insert, out);
+  shard.pull(count_view.items(), key_view.items(), insert, out, Moment{step, event_time});
   return values;
 }
 
 PushResult push(SparseShard& shard, nb::handle counts, nb::handle keys, nb::handle grads,
-                std::uint64_t step) {
+                std::uint64_t step, std::uint32_t event_time, nb::handle usage) {
   const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
   const ArrayView<const std::uint64_t> key_view(keys, "keys");
   const ArrayView<const float> grad_view(grads, "grads");
+  const Moment moment{step, event_time};
+  if (usage.is_none()) {
+    const nb::gil_scoped_release unlocked;
+    return shard.push(count_view.items(), key_view.items(), grad_view.items(), moment);
+  }
+  const ArrayView<const float> usage_view(usage, "usage", 2, 2);
+  usage_view.expect_shape(2, key_view.items().size());
+  const auto half = usage_view.items().size() / 2;
   const nb::gil_scoped_release unlocked;
-  return shard.push(count_view.items(), key_view.items(), grad_view.items(), step);
+  return shard.push(count_view.items(), key_view.items(), grad_view.items(), moment,
+                    usage_view.items().first(half), usage_view.items().subspan(half));
 }
 
 nb::tuple export_rows(const SparseShard& shard, std::int64_t table) {
@@ -177,12 +177,14 @@ void bind_shard(nb::module_& m) {
           [](TableConfig* self, std::string name, std::int64_t dim, std::string_view optimizer,
              const ParamMap& optimizer_params, std::string_view initializer,
              const ParamMap& initializer_params, const std::optional<UpdateOptions>& options,
-             std::string_view weights) {
+             std::string_view weights, const std::optional<RowPolicy>& rows) {
             new (self) TableConfig(std::move(name), dim, optimizer, optimizer_params, initializer,
                                    initializer_params, options.value_or(UpdateOptions{}), weights);
+            if (rows) self->rows = *rows;
           },
           nb::kw_only(), "name"_a, "dim"_a, "optimizer"_a, "optimizer_params"_a, "initializer"_a,
-          "initializer_params"_a, "options"_a = nb::none(), "weights"_a = "fp32")
+          "initializer_params"_a, "options"_a = nb::none(), "weights"_a = "fp32",
+          "rows"_a = nb::none())
       .def_ro("name", &TableConfig::name)
       .def_ro("dim", &TableConfig::dim)
       .def_prop_ro("optimizer", [](const TableConfig& t) { return t.optimizer().name(); })
@@ -192,6 +194,7 @@ void bind_shard(nb::module_& m) {
                    [](const TableConfig& t) { return t.initializer->params(); })
       .def_prop_ro("options", [](const TableConfig& t) { return t.rule->options(); })
       .def_prop_ro("weights", [](const TableConfig& t) { return weight_type_name(t.weights); })
+      .def_ro("rows", &TableConfig::rows)
       .def_prop_ro("state_floats", &TableConfig::state_floats)
       .def_prop_ro("row_bytes",
                    [](const TableConfig& t) { return t.row_floats() * sizeof(float); });
@@ -205,13 +208,24 @@ void bind_shard(nb::module_& m) {
       });
 
   const auto release = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<SparseShard>(m, "SparseShard")
+  nb::class_<SparseShard> shard(m, "SparseShard");
+  shard
       .def(nb::init<std::vector<TableConfig>, std::int64_t, std::uint64_t>(), "tables"_a,
            nb::kw_only(), "partitions"_a, "seed"_a)
       .def_prop_ro("partitions", &SparseShard::partitions)
-      .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a)
+      .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a,
+           "step"_a = 1, "event_time"_a = 0)
       .def("push", &push, "counts"_a.none(), "keys"_a.none(), "grads"_a.none(), nb::kw_only(),
-           "step"_a = 1)
+           "step"_a = 1, "event_time"_a = 0, "usage"_a = nb::none())
+      .def(
+          "erase",
+          [](SparseShard& shard, nb::handle counts, nb::handle keys) {
+            const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
+            const ArrayView<const std::uint64_t> key_view(keys, "keys");
+            const nb::gil_scoped_release unlocked;
+            return shard.erase(count_view.items(), key_view.items());
+          },
+          "counts"_a.none(), "keys"_a.none())
       .def("rows", &rows_per_table<const SparseShard>)
       .def("bytes", &SparseShard::bytes, release)
       .def("export_rows", &export_rows, "table"_a)
@@ -238,6 +252,7 @@ void bind_shard(nb::module_& m) {
            nb::keep_alive<0, 1>(), release)
       .def("clear", &SparseShard::clear, release);
   bind_snapshot(m);
+  bind_lifecycle_verbs(shard);
 }
 
 Planner make_planner(nb::handle feature_tables, nb::handle dims, nb::handle columns,
@@ -335,6 +350,8 @@ NB_MODULE(_native, m) {
   m.attr("OPTIMIZERS") = embermesh::describe_kinds(embermesh::optimizer_kinds());
   m.attr("INITIALIZERS") = embermesh::describe_kinds(embermesh::initializer_kinds());
   m.attr("SCHEDULES") = embermesh::describe_kinds(embermesh::schedule_kinds());
+  m.attr("ADMISSIONS") = embermesh::describe_kinds(embermesh::admission_kinds());
+  m.attr("EVICTION_RULES") = embermesh::describe_kinds(embermesh::eviction_rules());
   m.def("partition_of", &embermesh::partition_of, "table"_a, "keys"_a.none(), "partitions"_a);
   m.def(
       "crc32c",
@@ -344,6 +361,7 @@ NB_MODULE(_native, m) {
         return embermesh::crc32c(view.bytes());
       },
       "data"_a.none());
+  embermesh::bind_row_policy(m);
   embermesh::bind_shard(m);
   embermesh::bind_planner(m);
   embermesh::bind_dense(m);

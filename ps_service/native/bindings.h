@@ -1,4 +1,4 @@
-// What the nanobind files share: result arrays and bytes.
+// What the nanobind files share: result arrays, bytes, catalogues.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,6 +9,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "kinds.h"
 
 namespace embermesh {
 
@@ -33,6 +36,18 @@ struct NewArray {
 };
 
 inline nb::bytes to_bytes(const std::string& data) { return nb::bytes(data.data(), data.size()); }
+
+inline nb::dict describe_kinds(const std::vector<KindInfo>& kinds) {
+  nb::dict catalogue;
+  for (const KindInfo& kind : kinds) {
+    nb::dict defaults;
+    for (const Param& param : kind.params) {
+      defaults[nb::str(param.name.data(), param.name.size())] = param.default_value;
+    }
+    catalogue[nb::str(kind.name.data(), kind.name.size())] = defaults;
+  }
+  return catalogue;
+}
 
 // DenseBlock.
 void bind_dense(nb::module_& m);

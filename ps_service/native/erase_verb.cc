@@ -9,6 +9,7 @@ void EraseVerb::find(std::size_t /*lane*/, std::span<const Entry> entries,
     Slot* const slot = store.find(entry.table(), entry.hash());
     if (slot == nullptr) continue;
     store.erase(entry.table(), slot);
+    context_.life(entry).erased(entry.table(), entry.hash());
     ++removed_;
   }
 }

@@ -40,7 +40,8 @@ void FlatIndex::shrink() noexcept {
   if (buckets_ < 2 || size_ * 4 >= capacity()) return;
   try {
     rebuild(size_ * kFullDenominator / (kFullNumerator * kBucketSlots) * 9 / 8 + 1);
-  } catch (const std::bad_alloc&) {  // then not today
+  } catch (const std::bad_alloc&) {
+    return;  // then not today: the index is as it was
   }
 }
 
@@ -73,6 +74,14 @@ void FlatIndex::free_pages() noexcept {
     }
   } else if (!pages_.empty()) {
     delete[] pages_.front();
+  }
+}
+
+void FlatIndex::count_probes(std::span<std::uint64_t> lengths) const noexcept {
+  for (std::size_t b = 0; b < buckets_; ++b) {
+    for_each(b, 1, [&](const Slot& slot) {
+      ++lengths[std::min(distance(slot.hash, b), lengths.size() - 1)];
+    });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -99,10 +100,14 @@ class FlatIndex {
     return buckets_ * sizeof(Bucket) + pages_.size() * sizeof(Bucket*);
   }
 
+  // Adds to lengths[n] the entries that a search finds in its n-th further bucket; the last place
+  // is for all that lie behind.
+  void count_probes(std::span<std::uint64_t> lengths) const noexcept;
+
   static constexpr std::size_t kPageBytes = std::size_t{8} << 10;
+  static constexpr std::size_t kBucketSlots = 4;
 
  private:
-  static constexpr std::size_t kBucketSlots = 4;
   static constexpr std::size_t kFullNumerator = 7;  // at most 7/8 full
   static constexpr std::size_t kFullDenominator = 8;
 

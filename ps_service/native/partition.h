@@ -9,10 +9,14 @@
 #include <span>
 #include <vector>
 
+#include "lifecycle.h"
+#include "lifecycle_block.h"
 #include "partition_block.h"
 #include "row_store.h"
+#include "shard_stats.h"
 #include "simd.h"
 #include "snapshot_log.h"
+#include "sweep.h"
 #include "table_config.h"
 
 namespace embermesh {
@@ -35,9 +39,14 @@ struct PartitionCut {
 // verbs here lock this one alone. No pointer into a row outlives the lock.
 class alignas(kCacheLine) Partition {
  public:
-  // `snapshots` counts the snapshots that have begun.
-  Partition(const Schema& schema, RowMemory& memory, const std::atomic<std::uint64_t>& snapshots)
-      : schema_(&schema), memory_(&memory), snapshots_(&snapshots), store_(schema, memory) {}
+  // `partitions`: how many the job has. `snapshots` counts the snapshots that have begun.
+  Partition(const Schema& schema, RowMemory& memory, std::uint32_t partitions,
+            const std::atomic<std::uint64_t>& snapshots)
+      : schema_(&schema),
+        memory_(&memory),
+        snapshots_(&snapshots),
+        store_(schema, memory),
+        life_(schema, partitions) {}
 
   // Throws std::bad_alloc, and then it is not locked.
   void lock() {
@@ -52,6 +61,7 @@ class alignas(kCacheLine) Partition {
   void unlock() { mutex_.unlock(); }
   // Only under the lock.
   [[nodiscard]] RowStore& store() noexcept { return store_; }
+  [[nodiscard]] Lifecycle& life() noexcept { return life_; }
 
   // Adds the rows per table to `rows`.
   void count_rows(std::span<std::uint64_t> rows) const;
@@ -62,6 +72,20 @@ class alignas(kCacheLine) Partition {
   // Packs rows and indexes, a slice at a time with the lock free in between; unless `always`, only
   // where erasing has left many holes.
   void compact(bool always) noexcept;
+
+  // One slice of the sweep; returns how many rows it removed. Throws std::bad_alloc, and then
+  // nothing has changed.
+  std::size_t evict(Sweep& sweep);
+
+  // Adds to what is there already.
+  void add_stats(std::span<TableStats> tables) const;
+  void add_stats(IndexStats& index) const;
+  [[nodiscard]] TombstoneLog::Content drain_tombstones();
+
+  // Metadata of the rows of the tables that evict. `now` is any time near their events.
+  [[nodiscard]] std::vector<TableRecords> copy_records(std::uint32_t now) const;
+  // Sets the metadata of the rows that are there; returns how many.
+  std::size_t set_records(const LifecycleBlock& block);
 
   // For Snapshot, in this order. Rows per table when the latest snapshot began, added to `rows`.
   void count_snapshot_rows(std::span<std::uint64_t> rows);
@@ -90,6 +114,7 @@ class alignas(kCacheLine) Partition {
   const std::atomic<std::uint64_t>* snapshots_;
   mutable std::mutex mutex_;
   RowStore store_;
+  Lifecycle life_;
 };
 
 using Partitions = std::vector<std::unique_ptr<Partition>>;

@@ -13,11 +13,12 @@ void PullVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_
   for (const Entry& entry : entries) {
     const std::uint32_t table = entry.table();
     const RowStore& store = context_.store(entry);
-    const Slot* slot = store.find(table, entry.hash());
+    Slot* slot = store.find(table, entry.hash());
     if (slot != nullptr) {
       const float* row = store.row(table, slot->row);
       prefetch_row(row, context_.schema.weight_bytes(table));
       *rows++ = row;
+      if (sees_ && context_.schema.evicts(table)) see(entry, *slot);
     } else {
       *rows++ = insert_ ? add(entry) : nullptr;
     }
@@ -25,8 +26,13 @@ void PullVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_
 }
 
 float* PullVerb::add(const Entry& entry) const {
-  float* row = context_.store(entry).add(entry.table(), entry.hash());
+  if (!context_.life(entry).admit(entry.table(), entry.hash(), moment_)) return nullptr;
+  RowStore& store = context_.store(entry);
+  float* row = store.add(entry.table(), entry.hash());
   context_.schema.init_row(entry.table(), entry.hash(), row);
+  if (sees_ && context_.schema.evicts(entry.table())) {
+    see(entry, *store.find(entry.table(), entry.hash()));
+  }
   return row;
 }
 

@@ -61,15 +61,23 @@ void PushVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_
   for (const Entry& entry : entries) {
     const std::uint32_t table = entry.table();
     RowStore& store = context_.store(entry);
-    const Slot* slot = store.find(table, entry.hash());
+    Slot* slot = store.find(table, entry.hash());
     if (slot == nullptr) {
       ++result_.missing;
+      context_.life(entry).dropped(table);
       continue;
     }
+    if (sees_) see(entry, *slot);
     ++result_.applied;
     lanes_[lane].add(context_.schema, RowUpdate{store.writable_row(table, *slot),
                                                 grads_ + entry.offset(), entry.hash(), table});
   }
+}
+
+void PushVerb::see(const Entry& entry, Slot& slot) const noexcept {
+  const auto [shows, clicks] = usage_->of(entry.offset());
+  slot.meta =
+      context_.life(entry).pushed(entry.table(), entry.hash(), slot.meta, shows, clicks, moment_);
 }
 
 // The unit has at most as many updates as entries.

@@ -59,6 +59,9 @@ class RowStore {
   // shrinks indexes that are less than a quarter full. Whether the pass has more slices.
   bool compact() noexcept;
 
+  [[nodiscard]] const FlatIndex& index(std::uint32_t table) const noexcept {
+    return tables_[table].index;
+  }
   [[nodiscard]] std::size_t rows(std::size_t table) const noexcept {
     return tables_[table].index.size();
   }

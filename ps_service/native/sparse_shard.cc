@@ -66,9 +66,12 @@ SparseShard::SparseShard(std::vector<TableConfig> tables, std::int64_t partition
       partitions_(checked_partitions(partitions)),
       partition_of_(partitions_),
       memory_(schema_),
+      pulled_(schema_.size()),
+      hot_keys_(schema_.size()),
       team_(checked_threads(threads)) {
   for (std::uint32_t p = 0; p < partitions_; ++p) {
-    partition_.push_back(std::make_unique<Partition>(schema_, memory_, snapshots_.now()));
+    partition_.push_back(
+        std::make_unique<Partition>(schema_, memory_, partitions_, snapshots_.now()));
   }
 }
 
@@ -131,29 +134,41 @@ void SparseShard::run_verb(Verb& verb, const RequestRouter& router, std::uint32_
 }
 
 void SparseShard::pull(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
-                       bool insert, float* values) {
+                       bool insert, float* values, const Moment& moment) {
   RequestRouter& router = thread_router();
   run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
-    PullVerb verb(context(), insert, values);
+    PullVerb verb(context(), moment, insert, values);
     run_verb(verb, router, first, end);
   });
+  if (!insert) return;
+  for (std::size_t segment = 0; segment < counts.size(); ++segment) {
+    pulled_[segment % schema_.size()].fetch_add(counts[segment], std::memory_order_relaxed);
+  }
+  hot_keys_.sample(counts, keys);
 }
 
 PushResult SparseShard::push(std::span<const std::uint32_t> counts,
                              std::span<const std::uint64_t> keys, std::span<const float> grads,
-                             std::uint64_t step) {
+                             const Moment& moment, std::span<const float> shows,
+                             std::span<const float> clicks) {
   const std::size_t floats = request_floats(counts, keys.size());
   if (grads.size() != floats) {
     throw std::invalid_argument("grads: the keys have " + std::to_string(floats) + " floats, got " +
                                 std::to_string(grads.size()));
   }
+  if (shows.size() != clicks.size() || (!shows.empty() && shows.size() != keys.size())) {
+    throw std::invalid_argument("shows, clicks: expected none or " + std::to_string(keys.size()) +
+                                " of each, got " + std::to_string(shows.size()) + " and " +
+                                std::to_string(clicks.size()));
+  }
+  const PushUsage usage = shows.empty() ? PushUsage() : PushUsage(schema_, counts, shows, clicks);
   RequestRouter& router = thread_router();
-  const TrainStep train_step = schema_.train_step(step);
+  const TrainStep train_step = schema_.train_step(moment.step);
   std::atomic<std::uint64_t> applied = 0;
   std::atomic<std::uint64_t> missing = 0;
   run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
     thread_local std::array<PushScratch, 2> lanes;
-    PushVerb verb(context(), grads.data(), train_step, lanes);
+    PushVerb verb(context(), moment, usage, grads.data(), train_step, lanes);
     run_verb(verb, router, first, end);
     applied += verb.result().applied;
     missing += verb.result().missing;
@@ -173,6 +188,58 @@ std::uint64_t SparseShard::erase(std::span<const std::uint32_t> counts,
       if (router.start(p) < router.start(p + 1)) partition_[p]->compact(false);
     }
   });
+  return removed;
+}
+
+std::uint64_t SparseShard::evict(std::int64_t partition, std::uint32_t now) {
+  check_index("partition", partition, partitions_);
+  Partition& content = *partition_[static_cast<std::size_t>(partition)];
+  std::uint64_t removed = 0;
+  for (Sweep sweep(schema_, partitions_, now); !sweep.done(); sweep.think()) {
+    removed += content.evict(sweep);
+  }
+  if (removed > 0) content.compact(false);
+  return removed;
+}
+
+std::vector<TableStats> SparseShard::stats() const {
+  std::vector<TableStats> tables(schema_.size());
+  for (const auto& partition : partition_) partition->add_stats(tables);
+  for (std::size_t table = 0; table < tables.size(); ++table) {
+    tables[table].pulled = pulled_[table].load(std::memory_order_relaxed);
+  }
+  return tables;
+}
+
+IndexStats SparseShard::index_stats() const {
+  constexpr std::uint32_t kSample = 32;
+  IndexStats stats;
+  // Which partitions a shard serves is not known here, so neighbours are as good as any: those it
+  // does not serve are empty and cost nothing.
+  for (const auto& partition : partition_) {
+    if (stats.sampled == kSample) break;
+    partition->add_stats(stats);
+  }
+  return stats;
+}
+
+std::vector<HotKey> SparseShard::hot_keys(std::int64_t table, std::size_t n) const {
+  check_index("table", table, schema_.size());
+  return hot_keys_.top(static_cast<std::size_t>(table), n);
+}
+
+RemovedKeys SparseShard::removed() {
+  std::vector<std::vector<std::uint64_t>> of_table(schema_.size());
+  RemovedKeys removed;
+  for (const auto& partition : partition_) {
+    const TombstoneLog::Content content = partition->drain_tombstones();
+    removed.is_complete = removed.is_complete && content.is_complete;
+    for (const auto& [key, table] : content.removed) of_table[table].push_back(key);
+  }
+  for (const auto& keys : of_table) {
+    removed.counts.push_back(static_cast<std::uint32_t>(keys.size()));
+    removed.keys.insert(removed.keys.end(), keys.begin(), keys.end());
+  }
   return removed;
 }
 
@@ -221,6 +288,19 @@ std::size_t SparseShard::load_partition(std::span<const std::byte> data) {
 std::unique_ptr<Snapshot> SparseShard::begin_snapshot(std::uint64_t id,
                                                       std::optional<std::uint64_t> since) {
   return std::make_unique<Snapshot>(schema_, partition_, snapshots_, id, since);
+}
+
+std::string SparseShard::dump_lifecycle(std::int64_t partition, std::uint32_t now) const {
+  check_index("partition", partition, partitions_);
+  const auto p = static_cast<std::uint32_t>(partition);
+  const std::vector<TableRecords> tables = partition_[p]->copy_records(now);
+  const bool is_empty = std::ranges::all_of(tables, [](const auto& t) { return t.keys.empty(); });
+  return is_empty ? std::string() : encode_lifecycle(schema_, p, partitions_, tables);
+}
+
+std::size_t SparseShard::load_lifecycle(std::span<const std::byte> data) {
+  const LifecycleBlock block(data, schema_, partitions_);
+  return partition_[block.partition()]->set_records(block);
 }
 
 void SparseShard::clear() {

@@ -1,6 +1,7 @@
 // A sparse shard: the tables' rows, divided into partitions.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,9 +12,11 @@
 #include <vector>
 
 #include "hash.h"
+#include "hot_keys.h"
 #include "request_pipeline.h"
 #include "request_router.h"
 #include "row_memory.h"
+#include "shard_stats.h"
 #include "snapshot.h"
 #include "table_config.h"
 #include "thread_team.h"
@@ -45,18 +48,35 @@ class SparseShard {
   [[nodiscard]] std::size_t request_floats(std::span<const std::uint32_t> counts,
                                            std::size_t keys) const;
 
-  // Writes request_floats floats. With `insert`, missing keys get a row; without, nothing changes.
+  // Writes request_floats floats. With `insert`, missing keys that are admitted get a row, and rows
+  // become as young as `moment`; without, nothing changes.
   void pull(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys, bool insert,
-            float* values);
+            float* values, const Moment& moment = {});
 
   // Sums the gradients of equal keys in request order, then makes one optimizer step per key.
-  // `step` is the number of the step of training, from 1: schedules and stochastic rounding go by
-  // it.
+  // `moment.step` is the number of the step of training, from 1: schedules and stochastic rounding
+  // go by it. `shows` and `clicks`: empty, or for each key how many samples had it, and how many of
+  // them with a click.
   PushResult push(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
-                  std::span<const float> grads, std::uint64_t step = 1);
+                  std::span<const float> grads, const Moment& moment = {},
+                  std::span<const float> shows = {}, std::span<const float> clicks = {});
 
   // Removes the keys; how many there were. Packs partitions that are less than half full then.
   std::uint64_t erase(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys);
+
+  // Removes the partition's rows that their table's rules let go, in slices with the lock free in
+  // between; how many. `now` is the event time that ages are counted to, in Unix seconds.
+  std::uint64_t evict(std::int64_t partition, std::uint32_t now);
+
+  // Per table.
+  [[nodiscard]] std::vector<TableStats> stats() const;
+  // Of a sample of the partitions.
+  [[nodiscard]] IndexStats index_stats() const;
+  // The table's keys that training pulls name most often, most first; from a sample.
+  [[nodiscard]] std::vector<HotKey> hot_keys(std::int64_t table, std::size_t n) const;
+  // Keys whose rows were removed since the last call. Rows that were replaced by load_partition or
+  // clear make the next answer incomplete, and so does the first call.
+  [[nodiscard]] RemovedKeys removed();
 
   // Packs the rows of every partition, a slice at a time under its lock, and gives all free memory
   // back to the operating system.
@@ -78,6 +98,13 @@ class SparseShard {
   [[nodiscard]] std::unique_ptr<Snapshot> begin_snapshot(std::uint64_t id,
                                                          std::optional<std::uint64_t> since);
 
+  // The partition's row metadata as a block, or nothing if no table that evicts has rows in it.
+  // `now` is any time near the tables' events, in Unix seconds.
+  [[nodiscard]] std::string dump_lifecycle(std::int64_t partition, std::uint32_t now) const;
+  // Sets the metadata of the rows that are there and returns how many; after load_partition. On any
+  // error the shard is unchanged.
+  std::size_t load_lifecycle(std::span<const std::byte> block);
+
   void clear();
 
  private:
@@ -96,9 +123,11 @@ class SparseShard {
   const Schema schema_;
   const std::uint32_t partitions_;
   const Partitioning partition_of_;
-  SnapshotBook snapshots_;  // outlives the partitions
-  RowMemory memory_;        // outlives the partitions
-  Partitions partition_;    // never resized after construction
+  SnapshotBook snapshots_;                          // outlives the partitions
+  RowMemory memory_;                                // outlives the partitions
+  Partitions partition_;                            // never resized after construction
+  std::vector<std::atomic<std::uint64_t>> pulled_;  // per table: places of training pulls
+  HotKeySampler hot_keys_;
   ThreadTeam team_;
 };
 

@@ -44,13 +44,16 @@ Schema::Schema(std::vector<TableConfig> tables, std::uint64_t seed)
     }
     salts_.push_back(table_salt(static_cast<std::uint32_t>(salts_.size())));
     row_bytes_.push_back(table.row_floats() * sizeof(float));
+    evicts_.push_back(table.rows.eviction->is_off() ? 0 : 1);
+    any_evicts_ = any_evicts_ || evicts_.back() != 0;
+    any_scores_ = any_scores_ || table.rows.eviction->scores_pushes();
     widest_row_bytes_ = std::max(widest_row_bytes_, row_bytes_.back());
   }
 }
 
 void Schema::fill_initial(std::size_t id, std::uint64_t hash, float* weights) const noexcept {
   const TableConfig& table = tables_[id];
-  table.initializer->fill(weights, table.dim, row_random(seed_, hash));
+  table.initializer->fill(weights, table.dim, row_bits(hash));
   if (table.weights == WeightType::kFp32) return;
   float stored[kMaxDim];
   narrow_weights(table.weights, weights, table.dim, Rounding::nearest(), stored);
@@ -61,7 +64,7 @@ void Schema::init_row(std::size_t id, std::uint64_t hash, float* row) const noex
   const TableConfig& table = tables_[id];
   float buffer[kMaxDim];
   float* weights = table.weights == WeightType::kFp32 ? row : buffer;
-  table.initializer->fill(weights, table.dim, row_random(seed_, hash));
+  table.initializer->fill(weights, table.dim, row_bits(hash));
   narrow_weights(table.weights, weights, table.dim, Rounding::nearest(), row);
   table.optimizer().init(row + table.state_offset(), table.dim);
 }
@@ -95,7 +98,7 @@ void Schema::apply(std::size_t id, std::span<const RowUpdate> updates,
     }
     widen_weights(table.weights, update.row, table.dim, widened);
     rule.step(widened, state, grad, table.dim, rate);
-    const auto rounding = Rounding::stochastic(row_random(seed_, update.hash), step.number);
+    const auto rounding = Rounding::stochastic(row_bits(update.hash), step.number);
     narrow_weights(table.weights, widened, table.dim, rounding, update.row);
   }
 }

@@ -10,6 +10,7 @@
 #include "hash.h"
 #include "initializer.h"
 #include "row_codec.h"
+#include "row_policy.h"
 #include "update_rule.h"
 
 namespace embermesh {
@@ -36,6 +37,7 @@ struct TableConfig {
   WeightType weights;
   std::shared_ptr<const UpdateRule> rule;
   std::shared_ptr<const InitializerKernel> initializer;
+  RowPolicy rows;
 };
 
 // A step of training as the tables see it: its number, and each table's learning-rate factor.
@@ -55,10 +57,20 @@ class Schema {
   [[nodiscard]] std::size_t dim(std::size_t id) const noexcept { return tables_[id].dim; }
   [[nodiscard]] std::uint64_t salt(std::size_t id) const noexcept { return salts_[id]; }
   [[nodiscard]] std::size_t row_bytes(std::size_t id) const noexcept { return row_bytes_[id]; }
+  // Whether rows of the table may be evicted, so that their metadata is kept.
+  [[nodiscard]] bool evicts(std::size_t id) const noexcept { return evicts_[id] != 0; }
+  // Whether any table does, and whether any goes by what pushes bring.
+  [[nodiscard]] bool evicts() const noexcept { return any_evicts_; }
+  [[nodiscard]] bool scores_pushes() const noexcept { return any_scores_; }
   [[nodiscard]] std::size_t widest_row_bytes() const noexcept { return widest_row_bytes_; }
 
   [[nodiscard]] std::size_t weight_bytes(std::size_t id) const noexcept {
     return tables_[id].state_offset() * sizeof(float);
+  }
+
+  // Random bits that belong to the key of this row_hash.
+  [[nodiscard]] std::uint64_t row_bits(std::uint64_t hash) const noexcept {
+    return row_random(seed_, hash);
   }
 
   // Writes the initial weights of the key with this row_hash: what a row made by init_row reads.
@@ -80,6 +92,9 @@ class Schema {
   std::uint64_t seed_;
   std::vector<std::uint64_t> salts_;
   std::vector<std::size_t> row_bytes_;
+  std::vector<std::uint8_t> evicts_;
+  bool any_evicts_ = false;
+  bool any_scores_ = false;
   std::size_t widest_row_bytes_ = 0;
 };
 

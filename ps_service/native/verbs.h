@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "moment.h"
+#include "push_usage.h"
 #include "request_pipeline.h"
 #include "table_config.h"
 
@@ -24,8 +26,14 @@ struct VerbContext {
   const Partitions& partitions;
   Partitioning partition_of;
 
+  [[nodiscard]] Partition& partition(const Entry& entry) const noexcept {
+    return *partitions[partition_of(entry.hash())];
+  }
   [[nodiscard]] RowStore& store(const Entry& entry) const noexcept {
-    return partitions[partition_of(entry.hash())]->store();
+    return partition(entry).store();
+  }
+  [[nodiscard]] Lifecycle& life(const Entry& entry) const noexcept {
+    return partition(entry).life();
   }
   void prefetch(std::span<const Entry> entries) const noexcept {
     for (const Entry& entry : entries) store(entry).prefetch(entry.table(), entry.hash());
@@ -33,13 +41,18 @@ struct VerbContext {
 };
 
 // Writes the weights of each entry to values + offset. A missing key gets its initial weights, and
-// with `insert` also a row. find() throws std::bad_alloc, only with `insert`.
+// with `insert` also a row if it is admitted; rows then become younger. find() throws
+// std::bad_alloc, only with `insert`.
 class PullVerb {
  public:
   static constexpr std::size_t kUnitEntries = 128;  // their rows stay in the first-level cache
 
-  PullVerb(const VerbContext& context, bool insert, float* values) noexcept
-      : context_(context), insert_(insert), values_(values) {}
+  PullVerb(const VerbContext& context, const Moment& moment, bool insert, float* values) noexcept
+      : context_(context),
+        moment_(moment),
+        insert_(insert),
+        sees_(insert && context.schema.evicts()),
+        values_(values) {}
 
   void prefetch(std::span<const Entry> entries) const noexcept { context_.prefetch(entries); }
   void begin(std::size_t /*lane*/, std::span<const Entry> /*entries*/) const noexcept {}
@@ -47,10 +60,16 @@ class PullVerb {
   void finish(std::size_t lane, std::span<const Entry> entries, std::size_t first) noexcept;
 
  private:
+  // The new row, or null if the key is not admitted.
   [[nodiscard]] float* add(const Entry& entry) const;
+  void see(const Entry& entry, Slot& slot) const noexcept {
+    slot.meta = context_.life(entry).pulled(entry.table(), entry.hash(), slot.meta, moment_);
+  }
 
   VerbContext context_;
+  Moment moment_;
   bool insert_;
+  bool sees_;  // rows become younger
   float* values_;
   std::array<std::array<const float*, 2 * kUnitEntries>, 2> rows_;
 };
@@ -91,10 +110,16 @@ class PushVerb {
  public:
   static constexpr std::size_t kUnitEntries = 0;  // a key's gradients must meet in one unit
 
-  // `step` must outlive the verb.
-  PushVerb(const VerbContext& context, const float* grads, const TrainStep& step,
-           std::span<PushScratch, 2> lanes) noexcept
-      : context_(context), grads_(grads), step_(step), lanes_(lanes) {}
+  // `usage` and `step` must outlive the verb.
+  PushVerb(const VerbContext& context, const Moment& moment, const PushUsage& usage,
+           const float* grads, const TrainStep& step, std::span<PushScratch, 2> lanes) noexcept
+      : context_(context),
+        moment_(moment),
+        usage_(&usage),
+        sees_(context.schema.scores_pushes()),
+        grads_(grads),
+        step_(step),
+        lanes_(lanes) {}
 
   void prefetch(std::span<const Entry> entries) const noexcept { context_.prefetch(entries); }
   void begin(std::size_t lane, std::span<const Entry> entries) { lanes_[lane].begin(entries); }
@@ -104,7 +129,13 @@ class PushVerb {
   [[nodiscard]] const PushResult& result() const noexcept { return result_; }
 
  private:
+  // Counts the key's samples on its row.
+  void see(const Entry& entry, Slot& slot) const noexcept;
+
   VerbContext context_;
+  Moment moment_;
+  const PushUsage* usage_;
+  bool sees_;  // rows gain usage
   const float* grads_;
   const TrainStep& step_;
   std::span<PushScratch, 2> lanes_;

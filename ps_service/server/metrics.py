@@ -10,6 +10,7 @@ from services.kit.telemetry import LATENCY_BUCKETS
 
 _STALENESS_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # steps
 _BARRIER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 120)
+_SWEEP_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1)
 _SNAPSHOT_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300)
 
 
@@ -63,6 +64,80 @@ class SparseMetrics:
             "embermesh_sparse_snapshot_seconds",
             "Time to collect and write a shard file.",
             buckets=_SNAPSHOT_BUCKETS,
+            registry=registry,
+        )
+        self.lifecycle = LifecycleMetrics(registry)
+
+
+class LifecycleMetrics:
+    """How rows come and go in a sparse-PS shard."""
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self.trained_keys = prometheus_client.Counter(
+            "embermesh_sparse_trained_keys_total",
+            "Keys of training pulls.",
+            ["table"],
+            registry=registry,
+        )
+        self.admitted_rows = prometheus_client.Counter(
+            "embermesh_sparse_admitted_rows_total",
+            "Rows made by training pulls.",
+            ["table"],
+            registry=registry,
+        )
+        self.rejected_keys = prometheus_client.Counter(
+            "embermesh_sparse_rejected_keys_total",
+            "Keys of training pulls that had no row and were not admitted.",
+            ["table"],
+            registry=registry,
+        )
+        self.dropped_gradients = prometheus_client.Counter(
+            "embermesh_sparse_dropped_gradients_total",
+            "Gradients of keys without a row: not admitted, or evicted since the pull.",
+            ["table"],
+            registry=registry,
+        )
+        self.evicted_rows = prometheus_client.Counter(
+            "embermesh_sparse_evicted_rows_total",
+            "Rows removed, by rule: ttl, lru, lfu, norm or score.",
+            ["table", "reason"],
+            registry=registry,
+        )
+        self._gauges(registry)
+
+    def _gauges(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self.hit_ratio = prometheus_client.Gauge(
+            "embermesh_sparse_hit_ratio",
+            "Share of the keys of training pulls that had a row, since the start.",
+            ["table"],
+            registry=registry,
+        )
+        self.hot_key_share = prometheus_client.Gauge(
+            "embermesh_sparse_hot_key_share",
+            "Share of recent training pulls that the hottest keys have, by place from 1.",
+            ["table", "place"],
+            registry=registry,
+        )
+        self.gate_bytes = prometheus_client.Gauge(
+            "embermesh_sparse_admission_bytes",
+            "Memory of the filters that count keys without a row.",
+            ["table"],
+            registry=registry,
+        )
+        self.load = prometheus_client.Gauge(
+            "embermesh_sparse_index_load", "Share of the index's slots in use.", registry=registry
+        )
+        self.probes = prometheus_client.Gauge(
+            "embermesh_sparse_probe_rows",
+            "Rows by the cache lines of index that finding them reads, the last place for more; "
+            "of a sample of the partitions.",
+            ["lines"],
+            registry=registry,
+        )
+        self.sweep_seconds = prometheus_client.Histogram(
+            "embermesh_sparse_sweep_seconds",
+            "Time to look for rows to evict in one partition, in slices.",
+            buckets=_SWEEP_BUCKETS,
             registry=registry,
         )
 

@@ -23,6 +23,7 @@ from services.kit.errors import Conflict, Damaged, InvalidInput, Unavailable
 from services.kit.storage import Storage, join
 
 DENSE_BLOCK_ID = 0
+LIFECYCLE_ID = 65_536  # + partition: ids of lifecycle blocks, behind those of all partitions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,10 @@ class DensePlace:
 class SparseSnapshot:
     """A shard's rows at the instant of its making, or the changes since the snapshot `since`.
 
-    `step` is the last one of the job's life, where schedules go on after a restore.
+    `step` is the last one of the job's life, where schedules go on after a restore; `event_time`
+    is the newest one in Unix seconds. The ages of rows, where they matter, are those at the end of
+    the write.
+
     Raises Conflict if another one is in the making, or if the changes since `since` are not known.
     """
 
@@ -67,10 +71,11 @@ class SparseSnapshot:
         assignment: Assignment,
         *,
         step: int,
+        event_time: int = 0,
         id: int = 0,
         since: int | None = None,
     ) -> None:
-        self._assignment = assignment
+        self._shard, self._assignment, self._event_time = shard, assignment, event_time
         try:
             self._native = shard.begin_snapshot(id, since)
         except ValueError as error:
@@ -113,6 +118,10 @@ class SparseSnapshot:
             block = self._native.dump(partition)
             if block is not None:
                 yield partition, block
+        for partition in self._assignment.shard_map.partitions_of(self._assignment.rank):
+            ages = self._shard.dump_lifecycle(partition, self._event_time)
+            if ages:
+                yield LIFECYCLE_ID + partition, ages
 
 
 def read_sparse(
@@ -146,6 +155,8 @@ def read_sparse(
                     raise Damaged(f"partition {partition} is in {origin[partition]} and {file.uri}")
                 origin[partition] = file.uri
                 load_block(shard, partition, block, file)
+            if uri == manifest_uri:  # ages are whole in every checkpoint
+                _load_ages(shard, owned, file)
     return Restored(int(shard.rows().sum()), step)
 
 
@@ -165,6 +176,14 @@ def load_block(shard: _native.SparseShard, partition: int, block: bytes, file: S
         shard.load_partition(block)
     except ValueError as error:
         raise Damaged(f"{file.uri} is damaged: partition {partition}: {error}") from error
+
+
+def _load_ages(shard: _native.SparseShard, partitions: set[int], file: ShardFile) -> None:
+    for number, block in file.blocks(LIFECYCLE_ID + partition for partition in partitions):
+        try:
+            shard.load_lifecycle(block)
+        except ValueError as error:
+            raise Damaged(f"{file.uri} is damaged: block {number}: {error}") from error
 
 
 def _check_place(file: ShardFile, manifest: Manifest) -> None:

@@ -22,6 +22,7 @@ from ps_service import _native, codec
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
 from ps_service.server.barrier import StepBarrier, StepLedger
+from ps_service.server.lifecycle import Lifecycle
 from ps_service.server.metrics import SparseMetrics
 from ps_service.server.pending import PendingSnapshot
 from ps_service.server.snapshot import Restored, SparseSnapshot
@@ -47,6 +48,7 @@ class _State:
     shard: _native.SparseShard
     dims: NDArray[np.int64]  # (T,)
     restored: Restored
+    lifecycle: Lifecycle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,8 @@ class _Gradient:
     counts: NDArray[np.uint32]  # (T,)
     keys: NDArray[np.uint64]
     grads: NDArray[np.float32]
+    usage: NDArray[np.float32] | None  # (2, n) shows and clicks of the keys; None: one show each
+    event_time: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +114,15 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
                 f"{MAX_MESSAGE_BYTES}"
             )
         keys = codec.unpack_keys(request.keys, "keys", int(counts.sum(dtype=np.int64)))
-        values = state.shard.pull(counts, keys, insert=not request.read_only)
+        if not request.read_only:
+            state.lifecycle.observe(request.event_time)
+        values = state.shard.pull(
+            counts,
+            keys,
+            insert=not request.read_only,
+            step=state.restored.step + request.caller.step,
+            event_time=request.event_time,
+        )
         purpose = "read_only" if request.read_only else "train"
         self._metrics.pulled_keys.labels(purpose).inc(len(keys))
         return ps_pb2.SparsePullReply(values=values)
@@ -128,7 +140,9 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         counts, floats = _counts(request.counts, state)
         keys = codec.unpack_keys(request.keys, "keys", int(counts.sum(dtype=np.int64)))
         grads = codec.unpack_floats(request.grads, "grads", floats)
-        gradient = _Gradient(request.samples, step, counts, keys, grads)
+        usage = _usage(request, len(keys))
+        state.lifecycle.observe(request.event_time)
+        gradient = _Gradient(request.samples, step, counts, keys, grads, usage, request.event_time)
         applied = self._push(rank, step, gradient)
         if applied is None:
             self._metrics.duplicate_pushes.inc()
@@ -149,17 +163,19 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         """See ps.proto."""
         state = self._admitted(request.caller)
         since = request.since if request.HasField("since") else None
-        self._pending.begin(
-            request.uri,
-            lambda: SparseSnapshot(
-                state.shard,
-                state.tables,
-                self._assignment,
-                step=state.restored.step + self._steps.last_step,
-                id=request.id,
-                since=since,
-            ),
-        )
+        with state.lifecycle.held():  # so that an eviction walk is in it as a whole or not at all
+            self._pending.begin(
+                request.uri,
+                lambda: SparseSnapshot(
+                    state.shard,
+                    state.tables,
+                    self._assignment,
+                    step=state.restored.step + self._steps.last_step,
+                    event_time=state.lifecycle.event_time,
+                    id=request.id,
+                    since=since,
+                ),
+            )
         return ps_pb2.BeginSnapshotReply()
 
     def Snapshot(
@@ -192,6 +208,17 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             rows=[int(n) for n in state.shard.rows()] if state else [],
             bytes=state.shard.bytes() if state else 0,
             partitions=len(self._assignment.shard_map.partitions_of(self._assignment.rank)),
+            tables=state.lifecycle.stats() if state else [],
+        )
+
+    def Removed(
+        self, request: ps_pb2.RemovedRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.RemovedReply:
+        """See ps.proto."""
+        state = self._admitted(request.caller)
+        counts, keys, complete = state.shard.removed()
+        return ps_pb2.RemovedReply(
+            counts=counts.tolist(), keys=codec.pack_keys(keys), complete=complete
         )
 
     def status(self) -> dict[str, Any]:
@@ -210,6 +237,8 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         """Ends the waits of pushes with Unavailable, so that the process can drain."""
         self._pending.close()
         self._barrier.close()
+        if self._state is not None:
+            self._state.lifecycle.close()
 
     def _create(self, tables: tuple[TableSpec, ...], seed: int) -> _State:
         if not tables:
@@ -233,7 +262,15 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         self._metrics.bytes.set_function(lambda: float(shard.bytes()))
         self._metrics.restored_rows.set(restored.rows)
         dims = np.array([t.dim for t in tables], dtype=np.int64)
-        return _State(tables, seed, shard, dims, restored)
+        lifecycle = Lifecycle(
+            shard,
+            tables,
+            self._assignment.shard_map.partitions_of(self._assignment.rank),
+            self._metrics.lifecycle,
+            sync=self._assignment.sync,
+        )
+        lifecycle.start()
+        return _State(tables, seed, shard, dims, restored, lifecycle)
 
     def _admitted(self, caller: ps_pb2.Caller) -> _State:
         self._assignment.admit(caller)
@@ -259,14 +296,17 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         it has samples.
         """
         total = sum(g.samples for _, g in gradients)
-        if total == 0:
-            return _Applied(0, 0)
-        return self._apply(
-            [
-                dataclasses.replace(g, grads=g.grads * np.float32(g.samples / total))
-                for _, g in gradients
-            ]
-        )
+        applied = _Applied(0, 0)
+        if total > 0:
+            applied = self._apply(
+                [
+                    dataclasses.replace(g, grads=g.grads * np.float32(g.samples / total))
+                    for _, g in gradients
+                ]
+            )
+        assert self._state is not None  # pushes come after Configure
+        self._state.lifecycle.stepped(gradients[0][1].step)
+        return applied
 
     def _apply(self, gradients: Sequence[_Gradient]) -> _Applied:
         """All in one native push: gradients of equal keys are summed in this order."""
@@ -278,9 +318,15 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             counts = np.concatenate([g.counts for g in gradients])
             keys = np.concatenate([g.keys for g in gradients])
             grads = np.concatenate([g.grads for g in gradients])
-        step = max(g.step for g in gradients)
         # Schedules run over the whole life of the job, a generation's steps begin at 1.
-        result = state.shard.push(counts, keys, grads, step=state.restored.step + step)
+        result = state.shard.push(
+            counts,
+            keys,
+            grads,
+            step=state.restored.step + max(g.step for g in gradients),
+            event_time=max(g.event_time for g in gradients),
+            usage=_joined_usage(gradients),
+        )
         self._metrics.pushed_keys.inc(result.applied)
         self._metrics.missing_keys.inc(result.missing)
         return _Applied(result.applied, result.missing)
@@ -292,6 +338,31 @@ def _counts(counts: Sequence[int], state: _State) -> tuple[NDArray[np.uint32], i
         raise InvalidInput(f"counts has {len(counts)} entries, expected {len(state.tables)} tables")
     array = np.array(counts, dtype=np.uint32)
     return array, int(array @ state.dims)
+
+
+def _usage(request: ps_pb2.SparsePushRequest, keys: int) -> NDArray[np.float32] | None:
+    """(2, keys) shows and clicks, if the request has them."""
+    if not request.shows and not request.clicks:
+        return None
+    shows = codec.unpack_floats(request.shows, "shows", keys)
+    clicks = codec.unpack_floats(request.clicks, "clicks", keys)
+    fits = np.isfinite(shows) & (clicks >= 0) & (clicks <= shows)
+    if not fits.all():
+        at = int(np.argmin(fits))
+        raise InvalidInput(
+            f"shows and clicks of key {at} are {shows[at]} and {clicks[at]}, "
+            "must fulfil 0 <= clicks <= shows"
+        )
+    return np.stack([shows, clicks])
+
+
+def _joined_usage(gradients: Sequence[_Gradient]) -> NDArray[np.float32] | None:
+    if all(g.usage is None for g in gradients):
+        return None
+    once = np.array([[1], [0]], np.float32)
+    return np.concatenate(
+        [np.repeat(once, len(g.keys), 1) if g.usage is None else g.usage for g in gradients], axis=1
+    )
 
 
 def _table_rows(shard: _native.SparseShard, table: int) -> float:

@@ -12,8 +12,12 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from services.api.base import Strict
+from services.api.lifecycle import Admission, Eviction
 from services.api.optimizers import InitializerSpec, OptimizerSpec
 from services.api.ranges import expand
+
+# What features that read one table must agree on.
+SHARED_FIELDS = ("dim", "initializer", "optimizer", "weights", "admission", "eviction")
 
 
 class DenseFeature(Strict):
@@ -85,6 +89,12 @@ class SparseFeature(Strict):
         description="How a row's weights are kept. 16 bits are rounded stochastically, so that "
         "small updates are not lost; the optimizer's state stays fp32.",
     )
+    admission: Admission | None = Field(
+        default=None, description="Which keys get a row; default: every key that is trained."
+    )
+    eviction: Eviction | None = Field(
+        default=None, description="Which rows are removed; default: none."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> SparseFeature:
@@ -146,7 +156,7 @@ class Features(Strict):
         for name, feature in self.sparse.items():
             table = feature.table or name
             other_name, other = first.setdefault(table, (name, feature))
-            for field in ("dim", "initializer", "optimizer", "weights"):
+            for field in SHARED_FIELDS:
                 if getattr(other, field) != getattr(feature, field):
                     raise ValueError(
                         f"features {other_name!r} and {name!r} share table {table!r} "

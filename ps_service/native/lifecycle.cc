@@ -1,0 +1,42 @@
+#include "lifecycle.h"
+
+#include "hash.h"
+
+namespace embermesh {
+
+TableTally& TableTally::operator+=(const TableTally& other) noexcept {
+  admitted += other.admitted;
+  rejected += other.rejected;
+  dropped += other.dropped;
+  erased += other.erased;
+  for (std::size_t i = 0; i < evicted.size(); ++i) evicted[i] += other.evicted[i];
+  return *this;
+}
+
+Lifecycle::Lifecycle(const Schema& schema, std::uint32_t partitions)
+    : schema_(&schema), partitions_(partitions), gates_(schema.size()), tallies_(schema.size()) {}
+
+bool Lifecycle::admit(std::uint32_t table, std::uint64_t hash, const Moment& moment) {
+  const AdmissionPolicy& policy = *schema_->table(table).rows.admission;
+  if (!policy.is_open()) {
+    if (gates_[table] == nullptr) gates_[table] = policy.gate(partitions_);
+    if (!gates_[table]->admit(schema_->row_bits(hash), moment)) {
+      ++tallies_[table].rejected;
+      return false;
+    }
+  }
+  ++tallies_[table].admitted;
+  return true;
+}
+
+std::uint64_t Lifecycle::bits_of(std::uint64_t hash, const Moment& moment) const noexcept {
+  return mix64(schema_->row_bits(hash) + (moment.step + 1) * 0x9E3779B97F4A7C15ULL);
+}
+
+std::size_t Lifecycle::bytes() const noexcept {
+  std::size_t sum = tombstones_.bytes();
+  for (std::size_t table = 0; table < gates_.size(); ++table) sum += gate_bytes(table);
+  return sum;
+}
+
+}  // namespace embermesh
