@@ -35,7 +35,7 @@ def chain(tmp_path_factory) -> tuple[Path, list[list[bytes]]]:
         sparse.configure(TABLES, 3)
         dense.configure("adam", ADAM, VALUES)
         for number in (1, 2, 3):
-            batch = random_batch(number, 16 if number == 1 else 2)
+            batch = random_batch(number, 64 if number == 1 else 2)
             keys = plan(cluster.shard_map, batch)
             sparse.pull(keys, step=number)
             sparse.push(keys, keys.scatter(batch.grads), step=number, read_step=number, samples=8)
