@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "simd.h"
+
 namespace embermesh {
 
 TableConfig::TableConfig(std::string table_name, std::int64_t table_dim,
@@ -45,6 +47,8 @@ Schema::Schema(std::vector<TableConfig> tables, std::uint64_t seed)
     salts_.push_back(table_salt(static_cast<std::uint32_t>(salts_.size())));
     row_bytes_.push_back(table.row_floats() * sizeof(float));
     widest_row_bytes_ = std::max(widest_row_bytes_, row_bytes_.back());
+    has_whole_lines_ = has_whole_lines_ && table.weights == WeightType::kFp32 &&
+                       table.dim * sizeof(float) % kCacheLine == 0;
   }
 }
 

@@ -56,6 +56,8 @@ class Schema {
   [[nodiscard]] std::uint64_t salt(std::size_t id) const noexcept { return salts_[id]; }
   [[nodiscard]] std::size_t row_bytes(std::size_t id) const noexcept { return row_bytes_[id]; }
   [[nodiscard]] std::size_t widest_row_bytes() const noexcept { return widest_row_bytes_; }
+  // Whether the weights of every table are float32 and fill cache lines of 64 bytes.
+  [[nodiscard]] bool has_whole_lines() const noexcept { return has_whole_lines_; }
 
   [[nodiscard]] std::size_t weight_bytes(std::size_t id) const noexcept {
     return tables_[id].state_offset() * sizeof(float);
@@ -81,6 +83,7 @@ class Schema {
   std::vector<std::uint64_t> salts_;
   std::vector<std::size_t> row_bytes_;
   std::size_t widest_row_bytes_ = 0;
+  bool has_whole_lines_ = true;
 };
 
 }  // namespace embermesh
