@@ -30,7 +30,8 @@ void RowStore::erase(std::uint32_t table, Slot* slot) noexcept {
 }
 
 bool RowStore::is_sparse() const noexcept {
-  return std::ranges::any_of(arenas_, [](const RowArena& arena) { return arena.is_sparse(); });
+  return std::ranges::any_of(arenas_, &RowArena::is_sparse) ||
+         std::ranges::any_of(tables_, [](const Table& table) { return table.index.is_sparse(); });
 }
 
 bool RowStore::compact() noexcept {
@@ -60,7 +61,7 @@ TableRows RowStore::copy_rows(std::uint32_t table) const {
   out.keys.reserve(index.size());
   out.values.reserve(index.size() * floats);
   index.for_each([&](const Slot& slot) {
-    const float* values = row(table, slot.row);
+    const float* values = arena(table).row(slot.row);
     out.keys.push_back(key_of(schema_->salt(table), slot.hash));
     out.values.insert(out.values.end(), values, values + floats);
   });
