@@ -22,7 +22,7 @@ $(BUILT): $(DEPS) $(PROTOS) $(NATIVE) CMakeLists.txt tools/gen_protos.py
 $(KAFKA): deploy/kafka/pom.xml
 	@tools/setup.sh kafka
 
-.PHONY: help setup system build proto fmt lint type test test-native e2e bench bench-engine demo up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench bench-engine demo up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -55,6 +55,9 @@ test-native: ## C++ tests; SAN=address or SAN=thread adds a sanitizer
 	@cmake -S . -B build/native-$(or $(SAN),plain) -DEMBERMESH_BUILD_TESTS=ON -DEMBERMESH_SANITIZE=$(SAN) --log-level=WARNING
 	@cmake --build build/native-$(or $(SAN),plain) -j $(JOBS)
 	@ctest --test-dir build/native-$(or $(SAN),plain) --output-on-failure -j $(JOBS) --no-tests=error
+
+fuzz: ## feed random bytes to every native parser; SECONDS_EACH=600, and CORPUS keeps what was found
+	@tools/fuzz.sh $(or $(SECONDS_EACH),120) $(or $(CORPUS),build/fuzz-corpus) $(JOBS)
 
 e2e: setup ## whole jobs as real processes
 	@$(PY) -m pytest -m e2e

@@ -281,6 +281,26 @@ def produce(
     out().print(f"{done.rows} rows in {done.messages} messages{bad}, {done.seconds:.1f} s")
 
 
+@app.command("export-rows")
+def export_rows(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Folder or manifest of a checkpoint.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet file to write.")],
+    table: Annotated[str, typer.Option(help="Which embedding table, e.g. C1.")],
+    state: Annotated[bool, typer.Option("--state", help="The optimizer's state too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the rows of an embedding table to a Parquet file, for pandas, DuckDB and others."""
+    from embermesh import export  # brings pyarrow, half a second
+
+    done = export.export_rows(checkpoint, table, target, with_state=state)
+    if as_json:
+        print_json(dataclasses.asdict(done))
+        return
+    out().print(f"{done.rows} rows of {done.dim} weights in {done.file}", soft_wrap=True)
+
+
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine: what is there, what is missing, how to get it."""

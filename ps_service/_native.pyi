@@ -287,8 +287,18 @@ class SparseShard:
         """Copy of a table: keys (n,) ascending, weights (n, dim), state (n, state_floats)."""
     def dump_partition(self, p: int) -> builtins.bytes:
         """The partition as a block (docs/formats.md): same rows, same bytes, any history."""
+    def begin_snapshot(self, id: int, since: int | None = None) -> Snapshot:
+        """Begin a snapshot called `id`; with `since`, of the changes since the snapshot so called.
+
+        Takes the same time for any number of rows. What had returned before the call is in the
+        snapshot, what is called after it is not; a verb that runs meanwhile is in or out partition
+        by partition. Raises ValueError if another one is open, or if `since` is not the latest
+        committed one of this shard (there is none after a start or a restore).
+        """
     def load_partition(self, block: Buffer) -> int:
-        """Replace the partition that the block names; returns its number of rows.
+        """Replace the partition that the block names, or change it if the block is a delta.
+
+        Returns the number of rows in the block. Deltas must come in their order, upon their base.
 
         Raises ValueError naming the failed check, expected and actual; the shard is then unchanged.
         """
@@ -303,6 +313,27 @@ class SparseShard:
         """
     def clear(self) -> None:
         """Drop all rows."""
+
+@final
+class Snapshot:
+    """A shard as it was when `begin_snapshot` was called, while traffic goes on.
+
+    The first change of a row in a partition that is not dumped yet copies the row; so memory grows
+    by at most the rows changed meanwhile. Given up when it is freed.
+    """
+
+    def rows(self) -> NDArray[np.uint64]:
+        """Rows per table at that instant, (T,)."""
+    def dump(self, p: int) -> builtins.bytes | None:
+        """The partition as a block, or its changes as a delta block; None without any.
+
+        Once for each partition, in any order. In a delta, a partition whose changes are not known
+        comes whole.
+        """
+    def commit(self) -> None:
+        """Everything is safely stored: the next snapshot may be a delta of this one."""
+    def abandon(self) -> None:
+        """Give it up: what changed before it still counts as changed for the next one."""
 
 @final
 class Planner:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,16 @@ class TableSpec:
             weights=table.weights or WEIGHTS,
             rows=RowPolicy.from_proto(table.rows),
         )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> TableSpec:
+        """Inverse of dataclasses.asdict, also of records that lack newer fields. Raises TypeError
+        or ValueError.
+        """
+        fields = dict(record)
+        options = UpdateOptions(**fields.pop("options", {}))
+        rows = RowPolicy(**fields.pop("rows", {}))
+        return cls(**fields, options=options, rows=rows)
 
     def native(self) -> _native.TableConfig:
         """The native core's form. Raises InvalidInput that names the table, the value and its

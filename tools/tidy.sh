@@ -10,5 +10,5 @@ if [ -z "$database" ]; then
   echo "tidy: no compile commands: run make build first" >&2
   exit 1
 fi
-find ps_service/native trainer_service/native -name '*.cc' -not -path '*/tests/*' -not -path '*/bench/*' -print0 |
+find ps_service/native trainer_service/native -name '*.cc' -not -path '*/tests/*' -not -path '*/bench/*' -not -path '*/fuzz/*' -print0 |
   xargs -0 -r -n 1 -P "${1:-1}" .venv/bin/clang-tidy -p "$database" --quiet

@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -123,6 +124,37 @@ nb::tuple export_rows(const SparseShard& shard, std::int64_t table) {
                         std::move(state).release({n, state_floats}));
 }
 
+template <class Holder>
+Numpy<std::uint64_t> rows_per_table(Holder& holder) {
+  std::vector<std::uint64_t> rows;
+  {
+    const nb::gil_scoped_release unlocked;
+    rows = holder.rows();
+  }
+  NewArray<std::uint64_t> out(rows.size());
+  std::ranges::copy(rows, out.data());
+  return std::move(out).release({rows.size()});
+}
+
+void bind_snapshot(nb::module_& m) {
+  const auto release = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<Snapshot>(m, "Snapshot")
+      .def("rows", &rows_per_table<Snapshot>)
+      .def(
+          "dump",
+          [](Snapshot& snapshot, std::int64_t partition) -> nb::object {
+            std::optional<std::string> block;
+            {
+              const nb::gil_scoped_release unlocked;
+              block = snapshot.dump(partition);
+            }
+            return block ? nb::object(to_bytes(*block)) : nb::none();
+          },
+          "p"_a)
+      .def("commit", &Snapshot::commit, release)
+      .def("abandon", &Snapshot::abandon, release);
+}
+
 void bind_shard(nb::module_& m) {
   nb::class_<UpdateOptions>(m, "UpdateOptions")
       .def(
@@ -194,17 +226,7 @@ void bind_shard(nb::module_& m) {
            "step"_a = 1, "event_time"_a = 0, "usage"_a = nb::none())
       .def("erase", &erase, "counts"_a.none(), "keys"_a.none())
       .def("compact", &SparseShard::compact, release)
-      .def("rows",
-           [](const SparseShard& shard) {
-             std::vector<std::uint64_t> rows;
-             {
-               const nb::gil_scoped_release unlocked;
-               rows = shard.rows();
-             }
-             NewArray<std::uint64_t> out(rows.size());
-             std::ranges::copy(rows, out.data());
-             return std::move(out).release({rows.size()});
-           })
+      .def("rows", &rows_per_table<const SparseShard>)
       .def("bytes", &SparseShard::bytes, release)
       .def("export_rows", &export_rows, "table"_a)
       .def(
@@ -226,7 +248,10 @@ void bind_shard(nb::module_& m) {
             return shard.load_partition(view.bytes());
           },
           "block"_a.none())
+      .def("begin_snapshot", &SparseShard::begin_snapshot, "id"_a, "since"_a.none() = nb::none(),
+           nb::keep_alive<0, 1>(), release)
       .def("clear", &SparseShard::clear, release);
+  bind_snapshot(m);
   bind_lifecycle_verbs(shard);
 }
 

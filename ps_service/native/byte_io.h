@@ -22,6 +22,10 @@ static_assert(std::endian::native == std::endian::little,
 
 class ByteWriter {
  public:
+  ByteWriter() = default;
+  // Goes on behind `begun`.
+  explicit ByteWriter(std::string begun) : out_(std::move(begun)) {}
+
   template <class T>
     requires std::is_trivially_copyable_v<T>
   void number(T value) {
@@ -38,6 +42,9 @@ class ByteWriter {
   }
 
   void reserve(std::size_t size) { out_.reserve(size); }
+
+  // What was written so far, without a checksum.
+  [[nodiscard]] std::string unsealed() && { return std::move(out_); }
 
   // Appends the checksum of everything so far and hands the block out.
   [[nodiscard]] std::string seal() && {

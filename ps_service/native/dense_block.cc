@@ -122,7 +122,7 @@ std::unique_ptr<DenseBlock> DenseBlock::load(std::span<const std::byte> data) {
   if (size > row_floats) reader.refuse("size is above the row size");
   auto block = std::make_unique<DenseBlock>(std::vector<float>(size), optimizer, params, options);
   reader.check("row size", static_cast<std::uint64_t>(block->row_.size()), row_floats);
-  std::memcpy(block->row_.data(), row.data(), row.size());
+  if (!row.empty()) std::memcpy(block->row_.data(), row.data(), row.size());
   block->step_ = step;
   return block;
 }

@@ -36,8 +36,19 @@ void Partition::compact(bool always) noexcept {
 void Partition::replace(RowStore&& content) {
   RowStore old = std::move(content);  // freed after the lock is gone
   const std::scoped_lock lock(mutex_);
+  follow_snapshots();
+  store_.touch_all();
   std::swap(store_, old);
+  std::swap(store_.log(), old.log());
+  store_.log().replaced();
   life_.replaced();
+}
+
+std::size_t Partition::change(const PartitionBlock& delta) {
+  const std::scoped_lock lock(mutex_);
+  follow_snapshots();
+  life_.replaced();
+  return store_.apply(delta);
 }
 
 std::size_t Partition::evict(Sweep& sweep) {

@@ -1,31 +1,63 @@
 // One partition: its rows and the lock that guards them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "lifecycle.h"
 #include "lifecycle_block.h"
+#include "partition_block.h"
 #include "row_store.h"
 #include "shard_stats.h"
 #include "simd.h"
+#include "snapshot_log.h"
 #include "sweep.h"
 #include "table_config.h"
 
 namespace embermesh {
 
+// A row of a snapshot, and where it lies; kNoRow once it is no longer as it was.
+struct SnapshotRow {
+  std::uint64_t key;
+  std::uint32_t table;
+  RowNumber row;
+};
+
+// What of a partition belongs into a block of a snapshot.
+struct PartitionCut {
+  BlockKind kind = BlockKind::kWhole;
+  std::vector<SnapshotRow> rows;
+  std::vector<TableKey> removed;  // keys may repeat, and may be among the rows
+};
+
 // Requests lock several partitions at once, always in ascending order (request_pipeline.h); the
 // verbs here lock this one alone. No pointer into a row outlives the lock.
 class alignas(kCacheLine) Partition {
  public:
-  // `partitions`: how many the job has.
-  Partition(const Schema& schema, RowMemory& memory, std::uint32_t partitions)
-      : schema_(&schema), memory_(&memory), store_(schema, memory), life_(schema, partitions) {}
+  // `partitions`: how many the job has. `snapshots` counts the snapshots that have begun.
+  Partition(const Schema& schema, RowMemory& memory, std::uint32_t partitions,
+            const std::atomic<std::uint64_t>& snapshots)
+      : schema_(&schema),
+        memory_(&memory),
+        snapshots_(&snapshots),
+        store_(schema, memory),
+        life_(schema, partitions) {}
 
-  void lock() { mutex_.lock(); }
+  // Throws std::bad_alloc, and then it is not locked.
+  void lock() {
+    mutex_.lock();
+    try {
+      follow_snapshots();
+    } catch (...) {
+      mutex_.unlock();
+      throw;
+    }
+  }
   void unlock() { mutex_.unlock(); }
   // Only under the lock.
   [[nodiscard]] RowStore& store() noexcept { return store_; }
@@ -55,16 +87,36 @@ class alignas(kCacheLine) Partition {
   // Sets the metadata of the rows that are there; returns how many.
   std::size_t set_records(const LifecycleBlock& block);
 
-  // Replaces the content.
+  // For Snapshot, in this order. Rows per table when the latest snapshot began, added to `rows`.
+  void count_snapshot_rows(std::span<std::uint64_t> rows);
+  // What the snapshot holds of this partition, or what of it changed since the one before. Throws
+  // std::bad_alloc if the partition can't tell for want of memory.
+  [[nodiscard]] PartitionCut begin_snapshot(bool only_changes);
+  // Copies those of `rows` that are still as they were, as rows `first`... of their table, and
+  // makes the others kNoRow.
+  void copy_untouched(std::span<SnapshotRow> rows, std::size_t first, BlockBuilder& block);
+  // The rows that are not as they were. Throws as begin_snapshot does.
+  [[nodiscard]] PreImages end_snapshot();
+  void settle_snapshot(bool committed) noexcept;
+
+  // Replaces the content. Throws std::bad_alloc, and then nothing has changed.
   void replace(RowStore&& content);
+  // Makes the changes of a delta block; returns its number of rows. Throws std::bad_alloc, and then
+  // a part of them is made.
+  std::size_t change(const PartitionBlock& delta);
   void clear() { replace(RowStore(*schema_, *memory_)); }
 
  private:
+  void follow_snapshots() { store_.follow(snapshots_->load(std::memory_order_acquire)); }
+
   const Schema* schema_;
   RowMemory* memory_;
+  const std::atomic<std::uint64_t>* snapshots_;
   mutable std::mutex mutex_;
   RowStore store_;
   Lifecycle life_;
 };
+
+using Partitions = std::vector<std::unique_ptr<Partition>>;
 
 }  // namespace embermesh

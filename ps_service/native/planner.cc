@@ -308,6 +308,7 @@ void Plan::gather(const float* values, float* out) const noexcept {
 void Plan::scatter(const float* grads, float* sums) const noexcept {
   const PlannerConfig& config = *config_;
   std::fill_n(sums, total_floats_, 0.0F);
+  if (batch_ == 0) return;  // `grads` may be null
   for (std::size_t f = 0; f < config.feature_tables.size(); ++f) {
     FeatureSlice slice{starts_.data(), inverse_.data(), config.feature_dim(f), config.width};
     const float* matrix = grads + config.columns[f];

@@ -55,38 +55,37 @@ void PushVerb::prefetch(std::span<const Entry> entries) const noexcept {
 }
 
 void PushVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_t first) {
-  context_.for_each_run(
-      entries, [&](const RowStore& store, std::uint32_t table, auto run, std::size_t place) {
-        const FlatIndex& index = store.index(table);
-        const RowArena& arena = store.arena(table);
-        place += first;
-        if (index.size() == 0) {
-          for (const Entry& entry : run) miss(entry);
-          return;
-        }
-        for (const Entry& entry : run) {
-          Slot* const slot = index.find_at_home(entry.hash());
-          if (slot != nullptr) {
-            if (sees_) see(entry, *slot);
-            add(lane, entry, arena.row(slot->row));
-          } else {
-            index.prefetch_next(entry.hash());
-            unsettled_.add(entry, place);
-          }
-          ++place;
-        }
-        result_.applied += run.size();
-      });
+  context_.for_each_run(entries,
+                        [&](RowStore& store, std::uint32_t table, auto run, std::size_t place) {
+                          const FlatIndex& index = store.index(table);
+                          place += first;
+                          if (index.size() == 0) {
+                            for (const Entry& entry : run) miss(entry);
+                            return;
+                          }
+                          for (const Entry& entry : run) {
+                            Slot* const slot = index.find_at_home(entry.hash());
+                            if (slot != nullptr) {
+                              if (sees_) see(entry, *slot);
+                              add(lane, entry, store.writable_row(table, *slot));
+                            } else {
+                              index.prefetch_next(entry.hash());
+                              unsettled_.add(entry, place);
+                            }
+                            ++place;
+                          }
+                          result_.applied += run.size();
+                        });
 }
 
 // Equal keys are settled here all or none, in the order of the request: no sum changes its order.
 void PushVerb::settle_each(std::size_t lane, std::span<const Unsettled::Item> items) {
   for (const auto& [entry, place] : items) {
-    const RowStore& store = context_.store(*entry);
+    RowStore& store = context_.store(*entry);
     Slot* const slot = store.index(entry->table()).find(entry->hash());
     if (slot != nullptr) {
       if (sees_) see(*entry, *slot);
-      add(lane, *entry, store.arena(entry->table()).row(slot->row));
+      add(lane, *entry, store.writable_row(entry->table(), *slot));
     } else {
       --result_.applied;
       miss(*entry);

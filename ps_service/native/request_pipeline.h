@@ -14,8 +14,6 @@
 
 namespace embermesh {
 
-using Partitions = std::vector<std::unique_ptr<Partition>>;
-
 // The locks of partitions [first, next) that have entries, taken in ascending order. A thread that
 // waits for one holds only lower ones, so that two threads never wait for each other.
 class LockWindow {

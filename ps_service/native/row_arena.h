@@ -60,6 +60,10 @@ class RowArena {
     if (number >= needed_slabs() << slab_shift_) move_down(number);
   }
 
+  // Above the number of every row.
+  [[nodiscard]] RowNumber row_bound() const noexcept {
+    return static_cast<RowNumber>(slabs_.size() << slab_shift_);
+  }
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t bytes() const noexcept;
 

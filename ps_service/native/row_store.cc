@@ -6,7 +6,8 @@
 
 namespace embermesh {
 
-RowStore::RowStore(const Schema& schema, RowMemory& memory) : schema_(&schema) {
+RowStore::RowStore(const Schema& schema, RowMemory& memory)
+    : schema_(&schema), log_(schema.size(), memory.arenas()) {
   tables_.reserve(schema.size());
   for (std::size_t table = 0; table < schema.size(); ++table) {
     tables_.push_back(Table{FlatIndex(memory.index_pool()), memory.arena_of(table)});
@@ -21,10 +22,15 @@ float* RowStore::add(std::uint32_t table, std::uint64_t hash) {
   RowArena& arena = arenas_[target.arena];
   const RowNumber row = arena.allocate();
   target.index.insert(hash, row);
+  log_.added({target.arena, row});
   return arena.row(row);
 }
 
 void RowStore::erase(std::uint32_t table, Slot* slot) noexcept {
+  if (log_.is_watching()) {
+    log_.remove({table, key_of(schema_->salt(table), slot->hash)}, place(table, slot->row),
+                arena(table).row(slot->row), schema_->row_bytes(table));
+  }
   arenas_[tables_[table].arena].free(slot->row);
   tables_[table].index.erase(slot);
 }
@@ -35,11 +41,16 @@ bool RowStore::is_sparse() const noexcept {
 }
 
 bool RowStore::compact() noexcept {
+  if (log_.preserving()) return false;  // another time: a snapshot knows rows by their numbers
   constexpr std::size_t kSliceBuckets = 1024;  // 64 KiB of index: a fraction of a millisecond
   Table& table = tables_[pack_table_];
   if (pack_bucket_ == 0) table.index.shrink();
   RowArena& arena = arenas_[table.arena];
-  table.index.for_each(pack_bucket_, kSliceBuckets, [&](Slot& slot) { arena.pack(slot.row); });
+  table.index.for_each(pack_bucket_, kSliceBuckets, [&](Slot& slot) {
+    const RowNumber before = slot.row;
+    arena.pack(slot.row);
+    if (slot.row != before) log_.moved({table.arena, before}, slot.row);
+  });
   pack_bucket_ += kSliceBuckets;
   if (pack_bucket_ < table.index.buckets()) return true;
   pack_bucket_ = 0;
@@ -47,8 +58,52 @@ bool RowStore::compact() noexcept {
   return pack_table_ != 0;
 }
 
+std::size_t RowStore::apply(const PartitionBlock& block) {
+  std::size_t rows = 0;
+  for (std::uint32_t table = 0; table < tables_.size(); ++table) {
+    const std::uint64_t salt = schema_->salt(table);
+    for (std::size_t i = 0; i < block.removed(table); ++i) {
+      Slot* const slot = index(table).find(row_hash(salt, block.removed_key(table, i)));
+      if (slot != nullptr) erase(table, slot);
+    }
+    for (std::size_t i = 0; i < block.rows(table); ++i, ++rows) {
+      const std::uint64_t hash = row_hash(salt, block.key(table, i));
+      const Slot* const slot = index(table).find(hash);
+      block.copy_row(table, i, slot == nullptr ? add(table, hash) : writable_row(table, *slot));
+    }
+  }
+  return rows;
+}
+
+void RowStore::turn_log(std::uint64_t now) {
+  std::vector<std::uint64_t> rows;
+  rows.reserve(tables_.size());
+  for (const Table& table : tables_) rows.push_back(table.index.size());
+  std::vector<RowNumber> bounds;
+  bounds.reserve(arenas_.size());
+  for (const RowArena& arena : arenas_) bounds.push_back(arena.row_bound());
+  log_.turn(now, rows, bounds);
+}
+
+void RowStore::touch(std::uint32_t table, const Slot& slot) {
+  log_.touch({table, key_of(schema_->salt(table), slot.hash)}, place(table, slot.row),
+             arena(table).row(slot.row), schema_->row_bytes(table));
+}
+
+void RowStore::touch_all() {
+  for_each([this](std::uint32_t table, const Slot& slot) {
+    static_cast<void>(writable_row(table, slot));
+  });
+}
+
+std::size_t RowStore::size() const noexcept {
+  std::size_t rows = 0;
+  for (const Table& table : tables_) rows += table.index.size();
+  return rows;
+}
+
 std::size_t RowStore::bytes() const noexcept {
-  std::size_t bytes = 0;
+  std::size_t bytes = log_.bytes();
   for (const Table& table : tables_) bytes += table.index.bytes();
   for (const RowArena& arena : arenas_) bytes += arena.bytes();
   return bytes;

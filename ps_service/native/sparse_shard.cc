@@ -76,7 +76,8 @@ SparseShard::SparseShard(std::vector<TableConfig> tables, std::int64_t partition
       hot_keys_(schema_.size()),
       team_(checked_threads(threads)) {
   for (std::uint32_t p = 0; p < partitions_; ++p) {
-    partition_.push_back(std::make_unique<Partition>(schema_, memory_, partitions_));
+    partition_.push_back(
+        std::make_unique<Partition>(schema_, memory_, partitions_, snapshots_.now()));
   }
 }
 
@@ -283,16 +284,16 @@ std::string SparseShard::dump_partition(std::int64_t partition) const {
 
 std::size_t SparseShard::load_partition(std::span<const std::byte> data) {
   const PartitionBlock block(data, schema_, partitions_);
+  if (block.kind() == BlockKind::kDelta) return partition_[block.partition()]->change(block);
   RowStore store(schema_, memory_);
-  std::size_t loaded = 0;
-  for (std::uint32_t table = 0; table < schema_.size(); ++table) {
-    for (std::size_t i = 0; i < block.rows(table); ++i, ++loaded) {
-      const std::uint64_t hash = row_hash(schema_.salt(table), block.key(table, i));
-      block.copy_row(table, i, store.add(table, hash));
-    }
-  }
+  const std::size_t loaded = store.apply(block);
   partition_[block.partition()]->replace(std::move(store));
   return loaded;
+}
+
+std::unique_ptr<Snapshot> SparseShard::begin_snapshot(std::uint64_t id,
+                                                      std::optional<std::uint64_t> since) {
+  return std::make_unique<Snapshot>(schema_, partition_, snapshots_, id, since);
 }
 
 std::string SparseShard::dump_lifecycle(std::int64_t partition, std::uint32_t now) const {

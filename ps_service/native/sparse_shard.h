@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "request_router.h"
 #include "row_memory.h"
 #include "shard_stats.h"
+#include "snapshot.h"
 #include "table_config.h"
 #include "thread_team.h"
 #include "verbs.h"
@@ -87,9 +90,13 @@ class SparseShard {
   [[nodiscard]] TableRows export_rows(std::int64_t table) const;
 
   [[nodiscard]] std::string dump_partition(std::int64_t partition) const;
-  // Replaces the partition named in the block; returns its number of rows. On any error the shard
-  // is unchanged.
+  // Replaces the partition named in the block, or with a delta block changes it; returns the number
+  // of rows in the block. On any error the shard is unchanged, but for a delta on std::bad_alloc.
   std::size_t load_partition(std::span<const std::byte> block);
+
+  // See Snapshot; the shard must outlive it.
+  [[nodiscard]] std::unique_ptr<Snapshot> begin_snapshot(std::uint64_t id,
+                                                         std::optional<std::uint64_t> since);
 
   // The partition's row metadata as a block, or nothing if no table that evicts has rows in it.
   // `now` is any time near the tables' events, in Unix seconds.
@@ -116,6 +123,7 @@ class SparseShard {
   const Schema schema_;
   const std::uint32_t partitions_;
   const Partitioning partition_of_;
+  SnapshotBook snapshots_;                          // outlives the partitions
   RowMemory memory_;                                // outlives the partitions
   Partitions partition_;                            // never resized after construction
   std::vector<std::atomic<std::uint64_t>> pulled_;  // per table: places of training pulls

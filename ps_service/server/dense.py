@@ -22,7 +22,8 @@ from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
 from ps_service.server.barrier import StepBarrier
 from ps_service.server.metrics import DenseMetrics
-from ps_service.server.snapshot import DensePlace
+from ps_service.server.pending import PendingSnapshot
+from ps_service.server.snapshot import DensePlace, DenseSnapshot
 from ps_service.tables import UpdateOptions
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.storage import Storage
@@ -76,6 +77,7 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         self._barrier: StepBarrier[_Gradient, _Stepped] = StepBarrier(
             range(assignment.trainers), self._apply, barrier_seconds
         )
+        self._pending: PendingSnapshot[DenseSnapshot] = PendingSnapshot()
         metrics.trainers.set_function(lambda: float(self._barrier.remaining))
 
     def Configure(
@@ -131,23 +133,40 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         self._assignment.admit(request.caller)
         return ps_pb2.LeaveReply(remaining=self._barrier.leave(request.caller.rank))
 
+    def BeginSnapshot(
+        self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.BeginSnapshotReply:
+        """See ps.proto."""
+        state = self._admitted(request.caller)
+        begun = self._pending.begin(
+            request.uri, lambda: DenseSnapshot(state.block, state.place, self._assignment)
+        )
+        return ps_pb2.BeginSnapshotReply(version=begun.version)
+
     def Snapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.SnapshotReply:
         """See ps.proto."""
-        state = self._admitted(request.caller)
+        self._admitted(request.caller)
+        snapshot = self._pending.take(request.uri)
         with timed(self._metrics.snapshot):
-            written = snapshot.write_dense(
-                self._storage, request.uri, state.block, state.place, self._assignment
-            )
+            written = snapshot.write(self._storage, request.uri)
         log.info("wrote %s: %d bytes", request.uri, written.bytes)
         return ps_pb2.SnapshotReply(
             uri=request.uri,
             bytes=written.bytes,
             crc32c=written.crc32c,
             rows=written.rows,
-            version=state.block.step,
+            version=snapshot.version,
         )
+
+    def DropSnapshot(
+        self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.DropSnapshotReply:
+        """See ps.proto."""
+        self._assignment.admit(request.caller)
+        self._pending.drop(request.uri)
+        return ps_pb2.DropSnapshotReply()
 
     def Stats(
         self, _request: ps_pb2.StatsRequest, _context: grpc.ServicerContext
@@ -166,6 +185,7 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
 
     def close(self) -> None:
         """Ends the waits of pushes with Unavailable, so that the process can drain."""
+        self._pending.close()
         self._barrier.close()
 
     def _create(self, place: DensePlace, initial: NDArray[np.float32]) -> _State:

@@ -43,18 +43,46 @@ class _Entry:
     length: int
 
 
-def encode(meta: dict[str, Any], blocks: Iterable[tuple[int, bytes]]) -> bytes:
-    """The file as bytes; `blocks` are (id, content) with ascending ids."""
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """Size and checksum of a file that was written."""
+
+    bytes: int
+    crc32c: int
+
+
+def write(
+    storage: Storage, uri: str, meta: dict[str, Any], blocks: Iterable[tuple[int, bytes]]
+) -> Written:
+    """Writes a file; `blocks` are (id, content) with ascending ids.
+
+    One block is in memory at a time. When `blocks` raises, no file is left behind.
+    """
+    checksums: list[tuple[int, int]] = []
+    with storage.writing(uri) as file:
+        for piece, checksum in _pieces(meta, blocks):
+            file.write(piece)
+            checksums.append((checksum, len(piece)))
+    return Written(sum(length for _, length in checksums), combine(checksums))
+
+
+def _pieces(
+    meta: dict[str, Any], blocks: Iterable[tuple[int, bytes]]
+) -> Iterator[tuple[bytes, int]]:
+    """Parts of a file in order, each with its CRC-32C."""
     text = json.dumps(meta, sort_keys=True).encode()
     header = _HEADER.pack(_MAGIC, VERSION, len(text)) + text
-    parts = [header, _CRC.pack(masked(_native.crc32c(header)))]
-    offset, index = len(header) + _CRC.size, b""
+    header += _CRC.pack(masked(_native.crc32c(header)))
+    yield header, _native.crc32c(header)
+    offset, index = len(header), b""
     for number, block in blocks:
-        parts.append(block)
-        index += _ENTRY.pack(number, _native.crc32c(block), offset, len(block))
+        checksum = _native.crc32c(block)
+        yield block, checksum
+        index += _ENTRY.pack(number, checksum, offset, len(block))
         offset += len(block)
-    checksum = masked(_native.crc32c(index + struct.pack("<Q", offset)))
-    return b"".join([*parts, index, _TRAILER.pack(offset, checksum, _END)])
+    index_checksum = masked(_native.crc32c(index + struct.pack("<Q", offset)))
+    end = index + _TRAILER.pack(offset, index_checksum, _END)
+    yield end, _native.crc32c(end)
 
 
 class ShardFile:

@@ -9,7 +9,7 @@ changed, the job's count.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ps_service import _native
@@ -19,7 +19,7 @@ from ps_service.server.shard_file import ShardFile
 from ps_service.tables import NO_OPTIONS, WEIGHTS, TableSpec, UpdateOptions
 from services.api import manifest as manifests
 from services.api.manifest import Manifest
-from services.kit.errors import Damaged, InvalidInput
+from services.kit.errors import Conflict, Damaged, InvalidInput, Unavailable
 from services.kit.storage import Storage, join
 
 DENSE_BLOCK_ID = 0
@@ -54,30 +54,74 @@ class DensePlace:
     options: UpdateOptions = NO_OPTIONS
 
 
-def write_sparse(
-    storage: Storage,
-    uri: str,
-    shard: _native.SparseShard,
-    tables: Sequence[TableSpec],
-    assignment: Assignment,
-    step: int,
-    now: int = 0,
-) -> Written:
-    """Writes every non-empty partition the shard owns, and the ages of its rows where they matter.
+class SparseSnapshot:
+    """A shard's rows at the instant of its making, or the changes since the snapshot `since`.
 
-    The caller sees to it that nothing changes meanwhile. `step` is the last one of the job's life,
-    where schedules go on after a restore; `now` is the event time in Unix seconds.
+    `step` is the last one of the job's life, where schedules go on after a restore; `event_time`
+    is the newest one in Unix seconds. The ages of rows, where they matter, are those at the end of
+    the write.
+
+    Raises Conflict if another one is in the making, or if the changes since `since` are not known.
     """
-    rows = [int(n) for n in shard.rows()]
-    meta = {
-        **_origin("sparse", assignment),
-        "epoch": assignment.shard_map.epoch,
-        "partitions": assignment.shard_map.partitions,
-        "tables": [dataclasses.asdict(t) for t in tables],
-        "rows": rows,
-        "step": step,
-    }
-    return _put(storage, uri, meta, _blocks(shard, tables, assignment, now), rows)
+
+    def __init__(
+        self,
+        shard: _native.SparseShard,
+        tables: Sequence[TableSpec],
+        assignment: Assignment,
+        *,
+        step: int,
+        event_time: int = 0,
+        id: int = 0,
+        since: int | None = None,
+    ) -> None:
+        self._shard, self._assignment, self._event_time = shard, assignment, event_time
+        try:
+            self._native = shard.begin_snapshot(id, since)
+        except ValueError as error:
+            raise Conflict(f"sparse-PS shard {assignment.rank}: {error}") from error
+        self._meta = {
+            **_origin("sparse", assignment),
+            "epoch": assignment.shard_map.epoch,
+            "partitions": assignment.shard_map.partitions,
+            "tables": [dataclasses.asdict(t) for t in tables],
+            "step": step,
+            "id": id,
+            "since": since,
+        }
+
+    def write(
+        self, storage: Storage, uri: str, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Written:
+        """Writes what it holds, once. Later snapshots may then be deltas of this one.
+
+        Raises Unavailable, leaving no file, as soon as it is no longer wanted.
+        """
+        try:
+            rows = [int(n) for n in self._native.rows()]
+            file = shard_file.write(
+                storage, uri, {**self._meta, "rows": rows}, self._blocks(is_wanted)
+            )
+            self._native.commit()
+        finally:
+            self._native.abandon()  # if it is not over
+        return Written(file.bytes, file.crc32c, rows)
+
+    def abandon(self) -> None:
+        """Frees what it holds; it can't be written any more."""
+        self._native.abandon()
+
+    def _blocks(self, is_wanted: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
+        for partition in self._assignment.shard_map.partitions_of(self._assignment.rank):
+            if not is_wanted():
+                raise Unavailable("nobody waits for this snapshot any more")
+            block = self._native.dump(partition)
+            if block is not None:
+                yield partition, block
+        for partition in self._assignment.shard_map.partitions_of(self._assignment.rank):
+            ages = self._shard.dump_lifecycle(partition, self._event_time)
+            if ages:
+                yield LIFECYCLE_ID + partition, ages
 
 
 def read_sparse(
@@ -87,56 +131,97 @@ def read_sparse(
     tables: Sequence[TableSpec],
     assignment: Assignment,
 ) -> Restored:
-    """Loads the partitions this shard owns out of all sparse files of a manifest.
+    """Loads the partitions this shard owns out of all sparse files of a manifest and, when it is a
+    delta, of those it builds upon.
 
     Raises Damaged that names the file, or InvalidInput that names the table with stored and wanted
     values.
     """
-    manifest = manifests.read(storage, manifest_uri)
+    chain = manifests.read_chain(storage, manifest_uri)
     wanted = assignment.shard_map.partitions
-    if manifest.partitions != wanted:
+    if chain[0][1].partitions != wanted:
         raise InvalidInput(
-            f"{manifest_uri} has {manifest.partitions} partitions, the job has {wanted}"
+            f"{manifest_uri} has {chain[0][1].partitions} partitions, the job has {wanted}"
         )
     owned = set(assignment.shard_map.partitions_of(assignment.rank))
-    origin: dict[int, str] = {}
-    loaded = step = 0
-    for file in _open(storage, manifest_uri, manifest, "sparse"):
-        _check_tables(file, tables)
-        step = max(step, int(file.meta.get("step", 0)))
-        for partition, block in file.blocks(owned):
-            if partition in origin:
-                raise Damaged(f"partition {partition} is in {origin[partition]} and {file.uri}")
-            origin[partition] = file.uri
-            try:
-                loaded += shard.load_partition(block)
-            except ValueError as error:
-                raise Damaged(f"{file.uri} is damaged: partition {partition}: {error}") from error
-        for partition, block in file.blocks(LIFECYCLE_ID + partition for partition in owned):
-            try:
-                shard.load_lifecycle(block)
-            except ValueError as error:
-                raise Damaged(f"{file.uri} is damaged: block {partition}: {error}") from error
-    return Restored(loaded, step)
+    for uri, manifest in chain:
+        origin: dict[int, str] = {}
+        step = 0
+        for file in open_sparse(storage, uri, manifest):
+            check_tables(file, tables)
+            step = max(step, int(file.meta.get("step", 0)))
+            for partition, block in file.blocks(owned):
+                if partition in origin:
+                    raise Damaged(f"partition {partition} is in {origin[partition]} and {file.uri}")
+                origin[partition] = file.uri
+                load_block(shard, partition, block, file)
+            if uri == manifest_uri:  # ages are whole in every checkpoint
+                _load_ages(shard, owned, file)
+    return Restored(int(shard.rows().sum()), step)
 
 
-def write_dense(
-    storage: Storage,
-    uri: str,
-    block: _native.DenseBlock,
-    place: DensePlace,
-    assignment: Assignment,
-) -> Written:
-    """Writes values and optimizer state of a block."""
-    meta = {
-        **_origin("dense", assignment),
-        "offset": place.offset,
-        "parameters": place.size,
-        "optimizer": place.optimizer,
-        "params": dict(place.params),
-        "options": dataclasses.asdict(place.options),
-    }
-    return _put(storage, uri, meta, [(DENSE_BLOCK_ID, block.dump())], [place.size])
+def open_sparse(storage: Storage, uri: str, manifest: Manifest) -> Iterator[ShardFile]:
+    """The sparse files of one manifest of a chain, each the snapshot that the manifest wants.
+
+    Raises Damaged that names the file.
+    """
+    for file in _open(storage, uri, manifest, "sparse"):
+        _check_place(file, manifest)
+        yield file
+
+
+def load_block(shard: _native.SparseShard, partition: int, block: bytes, file: ShardFile) -> None:
+    """Loads a block of `file`. Raises Damaged that names the file."""
+    try:
+        shard.load_partition(block)
+    except ValueError as error:
+        raise Damaged(f"{file.uri} is damaged: partition {partition}: {error}") from error
+
+
+def _load_ages(shard: _native.SparseShard, partitions: set[int], file: ShardFile) -> None:
+    for number, block in file.blocks(LIFECYCLE_ID + partition for partition in partitions):
+        try:
+            shard.load_lifecycle(block)
+        except ValueError as error:
+            raise Damaged(f"{file.uri} is damaged: block {number}: {error}") from error
+
+
+def _check_place(file: ShardFile, manifest: Manifest) -> None:
+    """A delta upon any other state than its base would make rows that never were."""
+    id, since = file.meta.get("id"), file.meta.get("since")
+    wanted = int(manifest.base) if manifest.base else None
+    if since != wanted or (id is not None and id != int(manifest.id)):
+        raise Damaged(
+            f"{file.uri} is snapshot {id} since {since}, its manifest wants {int(manifest.id)} "
+            f"since {wanted}"
+        )
+
+
+class DenseSnapshot:
+    """Values and optimizer state of a block at the instant of its making."""
+
+    def __init__(
+        self, block: _native.DenseBlock, place: DensePlace, assignment: Assignment
+    ) -> None:
+        self._data, self.version = block.dump(), block.step
+        self._place, self._assignment = place, assignment
+
+    def write(self, storage: Storage, uri: str) -> Written:
+        """Writes what it holds."""
+        place = self._place
+        meta = {
+            **_origin("dense", self._assignment),
+            "offset": place.offset,
+            "parameters": place.size,
+            "optimizer": place.optimizer,
+            "params": dict(place.params),
+            "options": dataclasses.asdict(place.options),
+        }
+        file = shard_file.write(storage, uri, meta, [(DENSE_BLOCK_ID, self._data)])
+        return Written(file.bytes, file.crc32c, [place.size])
+
+    def abandon(self) -> None:
+        """Nothing but memory, which goes with the object."""
 
 
 def read_dense(
@@ -182,24 +267,16 @@ def read_dense(
         raise Damaged(f"{manifest_uri}: dense parameters: {error}") from error
 
 
-def _blocks(
-    shard: _native.SparseShard, tables: Sequence[TableSpec], assignment: Assignment, now: int
-) -> Iterator[tuple[int, bytes]]:
-    partitions = assignment.shard_map.partitions
-    vacant = _native.SparseShard([t.native() for t in tables], partitions=partitions, seed=0)
-    # A block without rows is its header, which has the same length for every partition of a job.
-    empty = len(vacant.dump_partition(0))
-    for partition in assignment.shard_map.partitions_of(assignment.rank):
-        block = shard.dump_partition(partition)
-        if len(block) > empty:
-            yield partition, block
-    for partition in assignment.shard_map.partitions_of(assignment.rank):
-        ages = shard.dump_lifecycle(partition, now)
-        if ages:
-            yield LIFECYCLE_ID + partition, ages
+def tables_of(file: ShardFile) -> list[TableSpec]:
+    """The tables whose rows the file has. Raises Damaged."""
+    try:
+        return [TableSpec.from_record(record) for record in _field(file, "tables", list)]
+    except (TypeError, ValueError) as error:
+        raise Damaged(f"{file.uri} is damaged: tables: {error}") from error
 
 
-def _check_tables(file: ShardFile, tables: Sequence[TableSpec]) -> None:
+def check_tables(file: ShardFile, tables: Sequence[TableSpec]) -> None:
+    """Raises InvalidInput that names the table with stored and wanted values."""
     stored = _field(file, "tables", list)
     names = [t.get("name") for t in stored]
     wanted = [t.name for t in tables]
@@ -245,15 +322,3 @@ def _origin(kind: str, assignment: Assignment) -> dict[str, Any]:
         "rank": assignment.rank,
         "peers": assignment.peers,
     }
-
-
-def _put(
-    storage: Storage,
-    uri: str,
-    meta: dict[str, Any],
-    blocks: Iterator[tuple[int, bytes]] | list[tuple[int, bytes]],
-    rows: list[int],
-) -> Written:
-    data = shard_file.encode(meta, blocks)
-    storage.put(uri, data)
-    return Written(len(data), _native.crc32c(data), rows)

@@ -24,7 +24,8 @@ from ps_service.server.assignment import Assignment
 from ps_service.server.barrier import StepBarrier, StepLedger
 from ps_service.server.lifecycle import Lifecycle
 from ps_service.server.metrics import SparseMetrics
-from ps_service.server.snapshot import Restored
+from ps_service.server.pending import PendingSnapshot
+from ps_service.server.snapshot import Restored, SparseSnapshot
 from ps_service.tables import TableSpec
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.rpc import MAX_MESSAGE_BYTES
@@ -87,6 +88,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             members, self._apply_merged, barrier_seconds
         )
         self._ledger = StepLedger(members)
+        self._pending: PendingSnapshot[SparseSnapshot] = PendingSnapshot()
 
     def Configure(
         self, request: ps_pb2.SparseConfigureRequest, _context: grpc.ServicerContext
@@ -155,25 +157,47 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         self._assignment.admit(request.caller)
         return ps_pb2.LeaveReply(remaining=self._steps.leave(request.caller.rank))
 
-    def Snapshot(
+    def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
-    ) -> ps_pb2.SnapshotReply:
+    ) -> ps_pb2.BeginSnapshotReply:
         """See ps.proto."""
         state = self._admitted(request.caller)
-        with timed(self._metrics.snapshot), state.lifecycle.held():
-            written = snapshot.write_sparse(
-                self._storage,
+        since = request.since if request.HasField("since") else None
+        with state.lifecycle.held():  # so that an eviction walk is in it as a whole or not at all
+            self._pending.begin(
                 request.uri,
-                state.shard,
-                state.tables,
-                self._assignment,
-                state.restored.step + self._steps.last_step,
-                state.lifecycle.event_time,
+                lambda: SparseSnapshot(
+                    state.shard,
+                    state.tables,
+                    self._assignment,
+                    step=state.restored.step + self._steps.last_step,
+                    event_time=state.lifecycle.event_time,
+                    id=request.id,
+                    since=since,
+                ),
             )
+        return ps_pb2.BeginSnapshotReply()
+
+    def Snapshot(
+        self, request: ps_pb2.SnapshotRequest, context: grpc.ServicerContext
+    ) -> ps_pb2.SnapshotReply:
+        """See ps.proto."""
+        self._admitted(request.caller)
+        snapshot = self._pending.take(request.uri)
+        with timed(self._metrics.snapshot):
+            written = snapshot.write(self._storage, request.uri, context.is_active)
         log.info("wrote %s: %d rows, %d bytes", request.uri, sum(written.rows), written.bytes)
         return ps_pb2.SnapshotReply(
             uri=request.uri, bytes=written.bytes, crc32c=written.crc32c, rows=written.rows
         )
+
+    def DropSnapshot(
+        self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.DropSnapshotReply:
+        """See ps.proto."""
+        self._assignment.admit(request.caller)
+        self._pending.drop(request.uri)
+        return ps_pb2.DropSnapshotReply()
 
     def Stats(
         self, _request: ps_pb2.StatsRequest, _context: grpc.ServicerContext
@@ -211,6 +235,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
 
     def close(self) -> None:
         """Ends the waits of pushes with Unavailable, so that the process can drain."""
+        self._pending.close()
         self._barrier.close()
         if self._state is not None:
             self._state.lifecycle.close()

@@ -15,7 +15,7 @@ import pydantic
 from pydantic import Field
 
 from services.api.base import Strict
-from services.kit.errors import Damaged
+from services.kit.errors import Damaged, NotFound
 from services.kit.storage import Storage, join
 
 FILE_NAME = "manifest.json"
@@ -45,7 +45,7 @@ class Manifest(Strict):
 
     version: int = VERSION
     job: str
-    id: str  # e.g. 000003
+    id: str = Field(pattern=r"^[0-9]+$")  # e.g. 000003
     generation: int
     step: int
     samples: int
@@ -55,6 +55,9 @@ class Manifest(Strict):
     sparse: tuple[FileEntry, ...]
     dense: tuple[FileEntry, ...]  # in block order
     positions: tuple[PositionEntry, ...]
+    base: str = Field(
+        default="", pattern=r"^[0-9]*$"
+    )  # id of the checkpoint before, whose rows the sparse files change; empty = whole
 
     @property
     def total_bytes(self) -> int:
@@ -70,6 +73,8 @@ class Manifest(Strict):
 def write(storage: Storage, folder: str, manifest: Manifest) -> str:
     """Puts the manifest into its folder; returns its URI."""
     body = manifest.model_dump(mode="json")
+    if not manifest.base:
+        del body["base"]  # so that programs that know no deltas read a whole checkpoint
     uri = join(folder, FILE_NAME)
     storage.put(uri, _rendered(body))
     return uri
@@ -94,6 +99,32 @@ def read(storage: Storage, uri: str) -> Manifest:
         return Manifest.model_validate(body)
     except pydantic.ValidationError as error:
         raise Damaged(f"{uri}: {error}") from error
+
+
+def read_chain(storage: Storage, uri: str) -> list[tuple[str, Manifest]]:
+    """URI and manifest of the whole checkpoint that this one builds upon, then of each delta in
+    their order, this one last.
+
+    Bases are looked for beside the checkpoint's folder. Raises what `read` raises, and Damaged when
+    a base is missing or can't be one.
+    """
+    chain = [(uri, read(storage, uri))]
+    while base := chain[0][1].base:
+        upper_uri, upper = chain[0]
+        base_uri = join(folder_of(folder_of(upper_uri)), base, FILE_NAME)
+        try:
+            lower = read(storage, base_uri)
+        except NotFound as error:
+            raise Damaged(f"{upper_uri} is a delta of checkpoint {base}: {error}") from error
+        if (lower.job, lower.id, lower.partitions) != (upper.job, base, upper.partitions) or (
+            int(lower.id) >= int(upper.id)
+        ):
+            raise Damaged(
+                f"{upper_uri} is a delta of checkpoint {base}, but {base_uri} is of job "
+                f"{lower.job}, checkpoint {lower.id}, {lower.partitions} partitions"
+            )
+        chain.insert(0, (base_uri, lower))
+    return chain
 
 
 def folder_of(uri: str) -> str:

@@ -157,6 +157,13 @@ class CheckpointSpec(Strict):
     keep: int = Field(
         default=3, ge=1, le=1000, description="Newest checkpoints kept; older ones are removed."
     )
+    deltas: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="After a whole checkpoint, so many hold only the rows changed since the one "
+        "before; what they build upon is kept with them.",
+    )
 
     @field_validator("to")
     @classmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 
 from services.api import manifest as manifests
 from services.api.manifest import Manifest
@@ -39,16 +40,18 @@ class Catalog:
 
     def complete(self) -> list[Checkpoint]:
         """Complete checkpoints, oldest first; one with a damaged manifest is left out, logged."""
-        found = []
-        for checkpoint_id in self._ids():
-            uri = join(self.folder(checkpoint_id), manifests.FILE_NAME)
-            try:
-                found.append(summary(manifests.read(self._storage, uri), uri))
-            except NotFound:
-                continue
-            except Damaged as error:
-                log.warning("%s", error)
-        return found
+        return [summary(manifest, uri) for uri, manifest in self._manifests()]
+
+    def base_for_delta(self, deltas: int) -> str:
+        """Id of the newest complete checkpoint, if fewer than `deltas` deltas lead up to it; else
+        empty.
+        """
+        if deltas == 0:
+            return ""
+        bases = {manifest.id: manifest.base for _, manifest in self._manifests()}
+        newest = max(bases, key=int, default="")
+        chain = _closure([newest], bases) if newest else set()
+        return newest if 0 < len(chain) <= deltas and chain <= set(bases) else ""
 
     def missing(self, checkpoint_id: str, names: list[str]) -> list[str]:
         """Those of `names` that this process does not see in the checkpoint's folder."""
@@ -63,21 +66,35 @@ class Catalog:
     def retain(self, keep: int, in_use: str) -> list[str]:
         """Keeps the newest `keep` complete checkpoints; returns the ids of the removed folders.
 
-        Stays: the checkpoint of manifest URI `in_use`, whatever its age; a damaged one, for a
-        person to look at; a folder without manifest that is newer than the newest complete one,
-        since it may be in the making.
+        Stays: the checkpoint of manifest URI `in_use`, whatever its age; what a kept delta builds
+        upon; a damaged one, for a person to look at; a folder without manifest that is newer than
+        the newest complete one, since it may be in the making.
         """
-        complete = [checkpoint.id for checkpoint in self.complete()]
+        bases = {manifest.id: manifest.base for _, manifest in self._manifests()}
+        complete = sorted(bases, key=int)
         if not complete:
             return []
-        surplus = set(complete[:-keep])
+        kept = complete[-keep:]
+        if in_use:
+            kept += [i for i in complete if self._is(i, in_use)]
+        surplus = set(complete) - _closure(kept, bases)
         newest = int(complete[-1])
         surplus.update(i for i in self._ids() if int(i) < newest and self._abandoned(i))
-        if in_use:
-            surplus -= {i for i in surplus if self._is(i, in_use)}
         for checkpoint_id in sorted(surplus):
             self.discard(checkpoint_id)
         return sorted(surplus)
+
+    def _manifests(self) -> list[tuple[str, Manifest]]:
+        found = []
+        for checkpoint_id in self._ids():
+            uri = join(self.folder(checkpoint_id), manifests.FILE_NAME)
+            try:
+                found.append((uri, manifests.read(self._storage, uri)))
+            except NotFound:
+                continue
+            except Damaged as error:
+                log.warning("%s", error)
+        return found
 
     def _ids(self) -> list[str]:
         names = self._storage.list(self._root)
@@ -89,6 +106,16 @@ class Catalog:
     def _is(self, checkpoint_id: str, uri: str) -> bool:
         mine = join(self.folder(checkpoint_id), manifests.FILE_NAME)
         return self._storage.absolute(mine) == self._storage.absolute(uri)
+
+
+def _closure(ids: list[str], bases: Mapping[str, str]) -> set[str]:
+    """`ids` and all that they build upon."""
+    found: set[str] = set()
+    for checkpoint_id in ids:
+        while checkpoint_id and checkpoint_id not in found:
+            found.add(checkpoint_id)
+            checkpoint_id = bases.get(checkpoint_id, "")
+    return found
 
 
 def summary(manifest: Manifest, uri: str) -> Checkpoint:

@@ -20,9 +20,8 @@ class CheckpointServiceConfig:
     log_level: str = "info"
     scan_seconds: float = 1.0  # between two looks at the active runs
     pause_seconds: float = 150.0  # for all trainers to reach the common step
-    hold_seconds: int = (
-        300  # trainers stand still at most this long; snapshots must be done by then
-    )
+    hold_seconds: int = 60  # trainers stand still at most this long; snapshots must begin by then
+    write_seconds: float = 3600.0  # for all parameter servers to write their files
     resume_seconds: float = 15.0  # for all trainers to answer Resume
     drain_seconds: float = 10.0  # for calls in progress when the service is stopped
 

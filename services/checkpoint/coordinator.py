@@ -1,8 +1,10 @@
-"""Takes one checkpoint: barrier → snapshots → resume → manifest → announcement → retention.
+"""Takes one checkpoint: barrier → begin → resume → write → manifest → announcement → retention.
 
-The manifest is written after every trainer has confirmed that it stood still while the snapshots
-were made, so what it names is one instant. Whatever fails on the way, the trainers go on, the
-folder is removed and older checkpoints stay as they are. Rows never pass through here.
+The trainers stand still while every parameter server fixes the instant, which takes milliseconds,
+and go on while the files are written. Files are written after every trainer has confirmed that it
+stood still, and the manifest last of all, so what it names is one instant. Whatever fails on the
+way, the trainers go on, the folder is removed and older checkpoints stay as they are. Rows never
+pass through here.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ class Coordinator:
     ) -> Checkpoint:
         checkpoint_id, start = catalog.next_id(), time.monotonic()
         try:
-            manifest = self._capture(run, catalog, checkpoint_id, fleet)
+            manifest = self._capture(
+                run, catalog, checkpoint_id, catalog.base_for_delta(section.deltas), fleet
+            )
             self._require_current(run.job, run.generation)  # else it is of an attempt that is over
             uri = manifests.write(self._storage, catalog.folder(checkpoint_id), manifest)
         except Exception as error:
@@ -109,25 +113,23 @@ class Coordinator:
         self._retain(run, section.keep, catalog)
         return checkpoint
 
-    def _capture(self, run: Run, catalog: Catalog, checkpoint_id: str, fleet: Fleet) -> Manifest:
-        """Files and positions of one instant. The trainers go on, whether it returns or raises."""
-        settings = self._settings
-        token = f"{run.job}/{run.generation}/{checkpoint_id}/{uuid.uuid4().hex[:8]}"
-        still_since: float | None = None
+    def _capture(
+        self, run: Run, catalog: Catalog, checkpoint_id: str, base: str, fleet: Fleet
+    ) -> Manifest:
+        """Files and positions of one instant. The trainers go on, whether it returns or raises.
+
+        With `base`, the files hold the changes since that checkpoint if all shards know them.
+        """
+        settings, folder = self._settings, catalog.folder(checkpoint_id)
         try:
-            stands = fleet.pause(token, settings.hold_seconds, settings.pause_seconds)
-            still_since, created = time.monotonic(), self._clock()
-            positions = _merged(stands)
-            sparse, dense = fleet.snapshot(catalog.folder(checkpoint_id), settings.hold_seconds)
-            self._require_visible(catalog, checkpoint_id, [f.name for f in (*sparse, *dense)])
+            stands, created, base = self._begin(run, checkpoint_id, folder, base, fleet)
+            sparse, dense = fleet.write_snapshots(
+                folder, int(checkpoint_id), settings.write_seconds
+            )
         except BaseException:
-            self._release(fleet, token)
+            fleet.drop_snapshots(folder, int(checkpoint_id), settings.resume_seconds)
             raise
-        else:
-            fleet.resume(token, settings.resume_seconds)
-        finally:
-            if still_since is not None:
-                self._metrics.pause_seconds.observe(time.monotonic() - still_since)
+        self._require_visible(catalog, checkpoint_id, [f.name for f in (*sparse, *dense)])
         return Manifest(
             job=run.job,
             id=checkpoint_id,
@@ -139,8 +141,45 @@ class Coordinator:
             spec=run.spec,
             sparse=sparse,
             dense=dense,
-            positions=positions,
+            positions=_merged(stands),
+            base=base,
         )
+
+    def _begin(
+        self, run: Run, checkpoint_id: str, folder: str, base: str, fleet: Fleet
+    ) -> tuple[list[trainer_pb2.PauseReply], float, str]:
+        """Fixes the instant on every server while all trainers stand still: where, when, and the
+        base of what will be written.
+        """
+        settings = self._settings
+        token = f"{run.job}/{run.generation}/{checkpoint_id}/{uuid.uuid4().hex[:8]}"
+        still_since: float | None = None
+        try:
+            stands = fleet.pause(token, settings.hold_seconds, settings.pause_seconds)
+            still_since, created = time.monotonic(), self._clock()
+            _merged(stands)  # else there is no sense in going on
+            base = self._begin_snapshots(checkpoint_id, folder, base, fleet)
+        except BaseException:
+            self._release(fleet, token)
+            raise
+        else:
+            fleet.resume(token, settings.resume_seconds)
+        finally:
+            if still_since is not None:
+                self._metrics.pause_seconds.observe(time.monotonic() - still_since)
+        return stands, created, base
+
+    def _begin_snapshots(self, checkpoint_id: str, folder: str, base: str, fleet: Fleet) -> str:
+        number, seconds = int(checkpoint_id), self._settings.hold_seconds
+        if base:
+            try:
+                fleet.begin_snapshots(folder, number, seconds, since=int(base))
+            except Conflict as error:  # e.g. a shard that has been restarted since
+                log.info("checkpoint %s will be whole: %s", checkpoint_id, error)
+            else:
+                return base
+        fleet.begin_snapshots(folder, number, seconds)
+        return ""
 
     def _require_current(self, job: str, generation: int) -> Run:
         run = self._registry.run(job)

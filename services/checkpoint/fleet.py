@@ -1,4 +1,4 @@
-"""The processes of one generation as a checkpoint sees them: pause, snapshot, resume, by gRPC.
+"""The processes of one generation as a checkpoint sees them: pause, begin, resume, write, by gRPC.
 
 Every verb goes to all processes at the same time and has a deadline. Pause and snapshot are not
 retried: a full disk must not hold the trainers up until the deadline, and a later checkpoint serves
@@ -8,8 +8,11 @@ as well. Knows nothing of schedules, manifests or storage.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
+
+import grpc
 
 from services.api.manifest import FileEntry
 from services.api.spec import Resources
@@ -18,6 +21,11 @@ from services.kit.discovery import Member, Phase, Registry, Role, Run
 from services.kit.errors import Conflict, DeadlineExceeded, EmbermeshError
 from services.kit.storage import join
 from services.wire import ps_pb2, ps_pb2_grpc, trainer_pb2, trainer_pb2_grpc
+
+_STUBS: Mapping[Role, Callable[[grpc.Channel], Any]] = {
+    Role.SPARSE_PS: ps_pb2_grpc.SparsePsStub,
+    Role.DENSE_PS: ps_pb2_grpc.DensePsStub,
+}
 
 
 class NotRunning(Conflict):
@@ -28,7 +36,7 @@ class Fleet:
     """Channels to all members of `run`, by role and rank; a context manager that closes them."""
 
     def __init__(self, run: Run, members: Sequence[Member], stop: threading.Event) -> None:
-        """`stop` ends pause and snapshot early (Unavailable), but never resume."""
+        """`stop` ends pause and snapshots early (Unavailable), but never resume."""
         self._run, self._stop = run, stop
         self._members = {role: [m for m in members if m.role == role] for role in Role}
         self._channels = {m.address: rpc.connect(m.address) for m in members}
@@ -43,37 +51,42 @@ class Fleet:
         ]
         return rpc.call_all(calls, timeout=timeout, stop=self._stop, retry=False)
 
-    def snapshot(
-        self, folder: str, timeout: float
-    ) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
-        """Lets every parameter server write its file into `folder`; (sparse, dense) by rank.
+    def begin_snapshots(
+        self, folder: str, checkpoint: int, timeout: float, since: int | None = None
+    ) -> None:
+        """Lets every parameter server fix what it will write into `folder` for this checkpoint:
+        everything, or what changed since checkpoint `since`.
 
-        Raises the first failure; Conflict when the dense blocks are not at the same version.
+        Raises the first failure; Conflict when the dense blocks are not at the same version, or
+        when a shard does not know what changed.
         """
-        caller = ps_pb2.Caller(generation=self._run.generation, epoch=self._run.epoch)
-        calls = []
-        names = []
-        for role, stem in ((Role.SPARSE_PS, "sparse"), (Role.DENSE_PS, "dense")):
-            for member in self._members[role]:
-                names.append(f"{stem}-{member.rank:03d}.emb")
-                request = ps_pb2.SnapshotRequest(caller=caller, uri=join(folder, names[-1]))
-                channel = self._channels[member.address]
-                snapshot = (
-                    ps_pb2_grpc.SparsePsStub(channel).Snapshot
-                    if role is Role.SPARSE_PS
-                    else ps_pb2_grpc.DensePsStub(channel).Snapshot
-                )
-                calls.append(rpc.Call(snapshot, request, _name(member)))
-        replies = rpc.call_all(calls, timeout=timeout, stop=self._stop, retry=False)
-        count = len(self._members[Role.SPARSE_PS])
-        versions = sorted({reply.version for reply in replies[count:]})
+        replies = self._ask("BeginSnapshot", folder, checkpoint, timeout, since)
+        dense = replies[len(self._members[Role.SPARSE_PS]) :]
+        versions = sorted({reply.version for reply in dense})
         if len(versions) > 1:
             raise Conflict(f"the dense blocks are at versions {versions}: not one instant")
+
+    def write_snapshots(
+        self, folder: str, checkpoint: int, timeout: float
+    ) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
+        """Lets every parameter server write what it has fixed; (sparse, dense) by rank.
+
+        Raises the first failure.
+        """
+        replies = self._ask("Snapshot", folder, checkpoint, timeout)
         files = tuple(
             FileEntry(name=name, bytes=reply.bytes, crc32c=reply.crc32c, rows=tuple(reply.rows))
-            for name, reply in zip(names, replies, strict=True)
+            for (name, _), reply in zip(self._servers(), replies, strict=True)
         )
+        count = len(self._members[Role.SPARSE_PS])
         return files[:count], files[count:]
+
+    def drop_snapshots(self, folder: str, checkpoint: int, timeout: float) -> None:
+        """Tells every parameter server that nothing more will be written into `folder`.
+
+        Asks all, whatever they say: one that does not hear it frees its memory later by itself.
+        """
+        rpc.call_each(self._calls("DropSnapshot", folder, checkpoint), timeout=timeout)
 
     def resume(self, token: str, timeout: float) -> None:
         """Lets all trainers go on. Raises DeadlineExceeded naming those that did not stand still.
@@ -90,9 +103,36 @@ class Fleet:
             if isinstance(reply, EmbermeshError):
                 moved.append(str(reply))
             elif not reply.held:
-                moved.append(f"{_name(member)}: went on before the snapshots were done")
+                moved.append(f"{_name(member)}: went on before all snapshots had begun")
         if moved:
             raise DeadlineExceeded("; ".join(moved))
+
+    def _ask(
+        self, verb: str, folder: str, checkpoint: int, timeout: float, since: int | None = None
+    ) -> list[Any]:
+        calls = self._calls(verb, folder, checkpoint, since)
+        return rpc.call_all(calls, timeout=timeout, stop=self._stop, retry=False)
+
+    def _calls(
+        self, verb: str, folder: str, checkpoint: int, since: int | None = None
+    ) -> list[rpc.Call[Any]]:
+        caller = ps_pb2.Caller(generation=self._run.generation, epoch=self._run.epoch)
+        calls = []
+        for name, member in self._servers():
+            request = ps_pb2.SnapshotRequest(
+                caller=caller, uri=join(folder, name), id=checkpoint, since=since
+            )
+            stub = _STUBS[member.role](self._channels[member.address])
+            calls.append(rpc.Call(getattr(stub, verb), request, _name(member)))
+        return calls
+
+    def _servers(self) -> list[tuple[str, Member]]:
+        """The parameter servers, each with the name of its file."""
+        return [
+            (f"{stem}-{member.rank:03d}.emb", member)
+            for role, stem in ((Role.SPARSE_PS, "sparse"), (Role.DENSE_PS, "dense"))
+            for member in self._members[role]
+        ]
 
     def __enter__(self) -> Fleet:
         return self

@@ -1,18 +1,20 @@
 """Blob storage through fsspec (file://, s3://, memory://): atomic put, read, ranges, list, delete.
 
-Knows nothing of what the bytes mean. Object stores write an object at once; on a file system a put
-goes to a temporary name, is flushed to the disk and renamed, so that a reader never sees half a
-file. Credentials and endpoints come from the store's own standard variables (AWS_…), or from
-`options`.
+Knows nothing of what the bytes mean. Object stores show an object once it is complete; on a file
+system a write goes to a temporary name, is flushed to the disk and renamed, so that a reader never
+sees half a file. Credentials and endpoints come from the store's own standard variables (AWS_…), or
+from `options`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import fsspec
 
@@ -28,6 +30,16 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         }
     }
 }
+
+
+_PART_BYTES = 32 << 20  # of a multipart upload: what is held in memory of a file being written
+
+
+class Writer(Protocol):
+    """Takes the bytes of one file in order."""
+
+    def write(self, data: bytes, /) -> None:
+        """Raises Unavailable when the store refuses."""
 
 
 class Storage:
@@ -47,13 +59,33 @@ class Storage:
         before is then still there.
         """
         fs, path, scheme = self._open(uri)
+        if scheme == "file":
+            with self.writing(uri) as file:
+                file.write(data)
+            return
+        with _refusals(uri):
+            fs.pipe_file(path, data)
+
+    @contextmanager
+    def writing(self, uri: str) -> Iterator[Writer]:
+        """A file written piece by piece, of any size; it appears, whole, when the block ends.
+
+        When the block raises, or the store refuses (Unavailable), what was there before is still
+        there, and nothing else.
+        """
+        fs, path, scheme = self._open(uri)
+        with _refusals(uri):
+            file: _LocalFile | _RemoteFile = (
+                _LocalFile(Path(path)) if scheme == "file" else _RemoteFile(fs, path)
+            )
         try:
-            if scheme == "file":
-                _put_local(Path(path), data)
-            else:
-                fs.pipe_file(path, data)
-        except Exception as error:
-            raise Unavailable(f"can't write {uri}: {error}") from error
+            yield _Checked(uri, file)
+            with _refusals(uri):
+                file.commit()
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first failure is the one to tell
+                file.discard()
+            raise
 
     def read(self, uri: str, start: int | None = None, end: int | None = None) -> bytes:
         """Bytes [start, end) of a file, by default all. Raises NotFound or Unavailable."""
@@ -121,14 +153,63 @@ def join(uri: str, *parts: str) -> str:
     return "/".join([uri.rstrip("/"), *(p.strip("/") for p in parts)])
 
 
-def _put_local(target: Path, data: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+@contextmanager
+def _refusals(uri: str) -> Iterator[None]:
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except Exception as error:
+        raise Unavailable(f"can't write {uri}: {error}") from error
+
+
+class _Checked:
+    """A Writer."""
+
+    def __init__(self, uri: str, file: _LocalFile | _RemoteFile) -> None:
+        self._uri, self._file = uri, file
+
+    def write(self, data: bytes, /) -> None:
+        with _refusals(self._uri):
+            self._file.write(data)
+
+
+class _LocalFile:
+    """Grows under a temporary name beside its target."""
+
+    def __init__(self, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._target = target
+        self._temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+        self._file = self._temporary.open("wb")
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def commit(self) -> None:
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self._temporary.replace(self._target)
+
+    def discard(self) -> None:
+        try:
+            self._file.close()  # writes what it holds, and so may fail
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+
+class _RemoteFile:
+    """Grows as the parts of an upload that is completed, or thrown away, at the end."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._file = fs.open(path, "wb", block_size=_PART_BYTES, autocommit=False)
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def commit(self) -> None:
+        self._file.close()  # sends the last part
+        self._file.commit()
+
+    def discard(self) -> None:
+        self._file.discard()
+        self._file.closed = True  # else the garbage collector would send the rest

@@ -14,6 +14,7 @@ import prometheus_client
 
 from services.kit import rpc
 from services.kit.discovery import Member, Phase, Registry, Role, Run
+from services.kit.errors import Conflict
 from services.kit.storage import Storage
 from services.wire import ps_pb2, ps_pb2_grpc, trainer_pb2, trainer_pb2_grpc
 
@@ -51,23 +52,46 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServicer):
 
 @dataclass
 class FakeShard:
-    """What a parameter server does on Snapshot: writes `content`, or raises `error`."""
+    """A parameter server: begins a snapshot, then writes `content`, or raises `error`."""
 
     storage: Storage
     content: bytes
     rows: tuple[int, ...]
     version: int = 0
     error: Exception | None = None
+    begin_error: Exception | None = None
+    forgetful: bool = False  # does not know what changed
     hidden: bool = False  # claims to have written, in a place of its own
-    before: Callable[[], None] = field(default=lambda: None)
+    before_begin: Callable[[], None] = field(default=lambda: None)
+    before: Callable[[], None] = field(default=lambda: None)  # it writes
     callers: list[ps_pb2.Caller] = field(default_factory=list)
+    since: list[int | None] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)  # URIs, as are the following
+    written: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+    def BeginSnapshot(
+        self, request: ps_pb2.SnapshotRequest, context: grpc.ServicerContext
+    ) -> ps_pb2.BeginSnapshotReply:
+        self.callers.append(request.caller)
+        self.before_begin()
+        if self.begin_error is not None:
+            raise self.begin_error
+        since = request.since if request.HasField("since") else None
+        if since is not None and self.forgetful:
+            raise Conflict(f"the changes since snapshot {since} are not known")
+        self.since.append(since)
+        self.begun.append(request.uri)
+        return ps_pb2.BeginSnapshotReply(version=self.version)
 
     def Snapshot(
         self, request: ps_pb2.SnapshotRequest, context: grpc.ServicerContext
     ) -> ps_pb2.SnapshotReply:
         self.callers.append(request.caller)
+        assert self.begun[-1:] == [request.uri]
         self.before()
-        if not self.hidden:
+        self.written.append(request.uri)
+        if not self.hidden and context.is_active():
             self.storage.put(request.uri, self.content)
         if self.error is not None:  # after half the work
             raise self.error
@@ -78,6 +102,12 @@ class FakeShard:
             rows=self.rows,
             version=self.version,
         )
+
+    def DropSnapshot(
+        self, request: ps_pb2.SnapshotRequest, context: grpc.ServicerContext
+    ) -> ps_pb2.DropSnapshotReply:
+        self.dropped.append(request.uri)
+        return ps_pb2.DropSnapshotReply()
 
 
 @dataclass
@@ -139,7 +169,9 @@ def _dense(block: FakeShard) -> Callable[[grpc.Server], None]:
 
 
 def _only_snapshot(kind: type, shard: FakeShard) -> Any:
-    return type("OnlySnapshot", (kind,), {"Snapshot": lambda _, r, c: shard.Snapshot(r, c)})()
+    verbs = ("BeginSnapshot", "Snapshot", "DropSnapshot")
+    methods = {v: staticmethod(getattr(shard, v)) for v in verbs}
+    return type("OnlySnapshot", (kind,), methods)()
 
 
 def _serve(

@@ -112,7 +112,9 @@ def test_every_process_is_asked_under_the_run_of_the_job(bench: Bench, fleet: Fa
         assert trainer.hold_seconds == SETTINGS.hold_seconds
     assert fleet.trainers[0].paused == fleet.trainers[1].paused
     for shard in (*fleet.sparse, *fleet.dense):
-        assert [(c.generation, c.epoch) for c in shard.callers] == [(1, 4)]
+        assert [(c.generation, c.epoch) for c in shard.callers] == [(1, 4)] * 2
+        assert shard.begun == shard.written
+        assert shard.dropped == []
 
 
 def test_snapshots_wait_until_all_trainers_stand_still(bench: Bench, fleet: FakeFleet) -> None:
@@ -148,12 +150,31 @@ def test_retention_spares_what_the_run_restores_from(bench: Bench, fleet: FakeFl
     assert bench.folders() == ["000001", "000003", "000004"]
 
 
+def test_deltas_between_whole_checkpoints(
+    bench: Bench, fleet: FakeFleet, redis_db: redis.Redis
+) -> None:
+    bench.registry.publish_run(make_run(bench.to, keep=9, deltas=2))
+    bases = []
+    for attempt in range(6):
+        fleet.sparse[1].forgetful = attempt == 5
+        taken = bench.coordinator.take(JOB, 1, 0)
+        bases.append(manifests.read(bench.storage, taken.uri).base)
+    assert bases == ["", "000001", "000002", "", "000004", ""]
+    assert fleet.sparse[1].since == [None, 1, 2, None, 4, None]
+    assert fleet.dense[0].since[:5] == [None, 1, 2, None, 4], "the dense blocks do not care"
+    assert bench.folders() == [f"{i:06d}" for i in range(1, 7)]
+
+
 def fail_pause(fleet: FakeFleet) -> None:
     fleet.trainers[0].pause_error = Conflict("another pause is under way")
 
 
 def fail_disk(fleet: FakeFleet) -> None:
     fleet.sparse[1].error = Unavailable("can't write sparse-001.emb: No space left on device")
+
+
+def fail_begin(fleet: FakeFleet) -> None:
+    fleet.sparse[0].begin_error = Conflict("another one is in the making")
 
 
 def fail_dense(fleet: FakeFleet) -> None:
@@ -176,6 +197,7 @@ def fail_positions(fleet: FakeFleet) -> None:
     ("script", "kind", "words"),
     [
         (fail_pause, Conflict, "trainer 0 at .*another pause"),
+        (fail_begin, Conflict, "sparse-ps 0 at .*another one is in the making"),
         (fail_disk, Unavailable, "sparse-ps 1 at .*No space left"),
         (fail_dense, EmbermeshError, "dense-ps 0 at .*RuntimeError: a bug"),
         (fail_hold, DeadlineExceeded, "trainer 1 at .*went on before"),
@@ -202,6 +224,9 @@ def test_a_failed_checkpoint_leaves_everything_as_it_was(
     assert bench.registry.latest_checkpoint(JOB) == older
     assert manifests.read(bench.storage, older.uri).id == older.id
     assert bench.failures() == 1
+    for shard in (*fleet.sparse, *fleet.dense):
+        held = set(shard.begun) - set(shard.written)
+        assert held <= set(shard.dropped), "what was begun and not written is dropped"
     kinds = [kind for kind, _ in bench.events()]
     assert kinds == ["checkpoint", "checkpoint-failed"]
 
@@ -216,15 +241,40 @@ def test_a_trainer_that_does_not_answer_is_named_in_time(bench: Bench, fleet: Fa
     assert bench.folders() == []
 
 
-def test_a_snapshot_must_end_within_the_hold(bench: Bench, fleet: FakeFleet) -> None:
+def test_a_snapshot_must_begin_within_the_hold(bench: Bench, fleet: FakeFleet) -> None:
     release = threading.Event()
-    fleet.sparse[0].before = lambda: void(release.wait(5))
+    fleet.sparse[0].before_begin = lambda: void(release.wait(5))
     try:
         with pytest.raises(DeadlineExceeded, match=r"sparse-ps 0 at .*no answer within 1 s"):
             bench.make(hold_seconds=1).take(JOB, 1, 0)
     finally:
         release.set()
     assert [len(t.resumed) for t in fleet.trainers] == [1, 1]
+
+
+def test_files_are_written_while_the_trainers_go_on(bench: Bench, fleet: FakeFleet) -> None:
+    release = threading.Event()
+    fleet.sparse[0].before = lambda: void(release.wait(5))
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(bench.coordinator.take, JOB, 1, 0)
+        wait_for(lambda: all(t.resumed for t in fleet.trainers))
+        assert not taking.done()
+        assert bench.registry.latest_checkpoint(JOB) is None
+        release.set()
+        assert bench.registry.latest_checkpoint(JOB) in (None, taking.result(5))
+
+
+def test_files_must_be_written_in_time(bench: Bench, fleet: FakeFleet) -> None:
+    release = threading.Event()
+    fleet.sparse[0].before = lambda: void(release.wait(5))
+    try:
+        with pytest.raises(DeadlineExceeded, match=r"sparse-ps 0 at .*no answer within 0\.5 s"):
+            bench.make(write_seconds=0.5).take(JOB, 1, 0)
+    finally:
+        release.set()
+    assert [len(t.resumed) for t in fleet.trainers] == [1, 1]
+    assert all(shard.dropped for shard in (*fleet.sparse, *fleet.dense))
+    assert bench.folders() == []
 
 
 def test_dense_blocks_of_two_instants_are_refused(

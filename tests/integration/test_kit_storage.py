@@ -31,6 +31,27 @@ def test_put_read_ranges_list_delete(storage: Storage, s3: S3) -> None:
     assert storage.list(join(s3.url, "job")) == []
 
 
+@pytest.mark.parametrize("size", [0, 100, (64 << 20) + 5])
+def test_a_file_of_any_size_can_be_written_in_pieces(storage: Storage, s3: S3, size: int) -> None:
+    uri = join(s3.url, "job", "big.emb")
+    with storage.writing(uri) as file:
+        for start in range(0, size, 5 << 20):
+            file.write(bytes(min(5 << 20, size - start)))
+            assert not storage.exists(uri)
+    assert storage.read(uri) == bytes(size)
+
+
+def test_a_broken_upload_leaves_nothing(storage: Storage, s3: S3) -> None:
+    uri = join(s3.url, "job", "x.emb")
+    storage.put(uri, b"old")
+    with pytest.raises(ZeroDivisionError), storage.writing(uri) as file:
+        file.write(bytes(40 << 20))  # more than one part
+        raise ZeroDivisionError
+    assert storage.read(uri) == b"old"
+    store = fsspec.filesystem("s3", **s3.options)
+    assert not store.list_multipart_uploads(s3.bucket)
+
+
 def test_what_other_processes_write_is_seen_and_deleted(storage: Storage, s3: S3) -> None:
     folder = join(s3.url, "job", "000001")
     storage.put(join(folder, "mine"), b"1")

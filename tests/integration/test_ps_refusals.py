@@ -133,8 +133,9 @@ def test_stale_callers_are_refused_by_every_verb(cluster, other, message) -> Non
         (cluster.sparse[0], ps_pb2_grpc.SparsePsStub),
         (cluster.dense[0], ps_pb2_grpc.DensePsStub),
     ):
-        with pytest.raises(Conflict, match=message):
-            ask(served.server.address, stub, "Snapshot", snapshot)
+        for verb in ("BeginSnapshot", "Snapshot", "DropSnapshot"):
+            with pytest.raises(Conflict, match=message):
+                ask(served.server.address, stub, verb, snapshot)
 
 
 def test_verbs_before_configure_are_refused() -> None:
@@ -265,5 +266,6 @@ def test_snapshot_that_cannot_be_written_is_unavailable(cluster) -> None:
         (cluster.dense[0], ps_pb2_grpc.DensePsStub),
     ):
         with rpc.connect(served.server.address) as channel, pytest.raises(grpc.RpcError) as failure:
+            stub(channel).BeginSnapshot(request, timeout=10)
             stub(channel).Snapshot(request, timeout=10)
         assert "can't write file:///proc/nowhere/s.emb" in str(failure.value)

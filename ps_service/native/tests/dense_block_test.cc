@@ -28,6 +28,13 @@ TEST(DenseBlock, RoundTripsAndRefusesDamage) {
   }
 }
 
+TEST(DenseBlock, ABlockOfNoParametersRoundTrips) {
+  const std::string dumped = DenseBlock({}, "adagrad", {}).dump();
+  const auto bytes = std::as_bytes(std::span(dumped.data(), dumped.size()));
+  EXPECT_EQ(DenseBlock::load(bytes)->dump(), dumped);
+  EXPECT_EQ(DenseBlock::load(bytes)->size(), 0U);
+}
+
 TEST(DenseBlock, OptionsTravelWithTheBlockAndTheScheduleGoesOn) {
   const UpdateOptions options{.schedule = "piecewise",
                               .schedule_params = {{"1", 0.5}, {"2", 0.0}},

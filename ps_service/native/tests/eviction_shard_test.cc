@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -248,7 +249,8 @@ TEST(EvictionShard, NoSliceHoldsTheLockForLong) {
         RuleMap{{"lfu", {{"rows", 1000.0}}}}, RuleMap{{"norm", {{"below", 1e9}, {"idle", 0.0}}}}}) {
     const Schema schema({ruled("t", evicting(rules), 64)}, 1);
     RowMemory memory(schema);
-    Partition partition(schema, memory, 1);
+    const std::atomic<std::uint64_t> snapshots = 0;
+    Partition partition(schema, memory, 1, snapshots);
     for (std::uint64_t key = 0; key < 200'000; ++key) {
       const std::uint64_t hash = row_hash(schema.salt(0), key);
       std::fill_n(partition.store().add(0, hash), 64, 1.0F);

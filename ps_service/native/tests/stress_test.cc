@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -110,6 +111,44 @@ TEST_F(Stress, TeamsAndLoneThreadsShareTheShard) {
   double total = 0.0;
   for (const float value : shard_.export_rows(0).values) total += value;
   EXPECT_EQ(total, 2.0 * 10 * 6000 * kDim);
+}
+
+TEST_F(Stress, SnapshotsUnderTrafficHoldWholeRowsAndOnlyGrow) {
+  std::thread first([this] { write(1); });
+  std::thread second([this] { write(2); });
+  std::atomic<bool> stop = false;
+  std::thread comings_and_goings([&] {  // of keys that nobody writes
+    std::vector<std::uint64_t> keys(300);
+    for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = ~std::uint64_t{i};
+    while (!stop) {
+      pull(shard_, {300}, keys, true);
+      shard_.erase(std::vector<std::uint32_t>{300}, keys);
+    }
+  });
+  SparseShard copy({TableConfig("t", kDim, "sgd", {}, "zeros", {})}, kPartitions, 1);
+  std::optional<std::uint64_t> since;
+  double before = 0.0;
+  for (std::uint64_t id = 1; id <= 20; ++id) {
+    const auto snapshot = shard_.begin_snapshot(id, since);
+    for (std::uint32_t p = 0; p < kPartitions; ++p) {
+      const auto block = snapshot->dump(p);
+      if (block) copy.load_partition(std::as_bytes(std::span(block->data(), block->size())));
+    }
+    snapshot->commit();
+    since = id;
+    const std::vector<float> values = copy.export_rows(0).values;
+    check_rows(values);
+    double total = 0.0;
+    for (const float value : values) total += value;
+    EXPECT_GE(total, before);
+    before = total;
+  }
+  first.join();
+  second.join();
+  EXPECT_LE(before, static_cast<double>(applied_) * kDim);
+  stop = true;
+  comings_and_goings.join();
+  EXPECT_EQ(torn_, 0);
 }
 
 TEST_F(Stress, ReplacingPartitionsUnderTrafficIsSafe) {

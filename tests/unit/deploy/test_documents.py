@@ -45,7 +45,7 @@ def test_the_criteo_example_is_the_readmes_job() -> None:
 
 
 def test_the_tour_of_the_command_line_is_complete() -> None:
-    shown = set(re.findall(r"^embermesh (\w+)", README, re.MULTILINE))
+    shown = set(re.findall(r"^embermesh ([\w-]+)", README, re.MULTILINE))
     shown |= set(re.findall(r"(?:;   |, )(\w+) JOB", README))
     assert shown == commands()
     assert typer.main.get_command(app).name == "embermesh"

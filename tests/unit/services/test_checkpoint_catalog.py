@@ -18,7 +18,12 @@ JOB = "clicks-ab12cd"
 
 
 def write(
-    root: str, checkpoint_id: str, *, complete: bool = True, storage: Storage | None = None
+    root: str,
+    checkpoint_id: str,
+    *,
+    complete: bool = True,
+    storage: Storage | None = None,
+    base: str = "",
 ) -> str:
     storage, folder = storage or Storage(), join(root, JOB, checkpoint_id)
     storage.put(join(folder, "sparse-000.emb"), b"rows")
@@ -37,6 +42,7 @@ def write(
         sparse=(entry,),
         dense=(),
         positions=(),
+        base=base,
     )
     return manifests.write(storage, folder, manifest)
 
@@ -182,3 +188,37 @@ def test_retention_never_touches_the_newest_and_the_used(
     spared = {number for number in done if number == used}
     assert left - {used} == (set(done[-keep:]) | newer) - {used}
     assert left >= spared
+
+
+def write_chain(root: str) -> None:
+    """000001 whole, 2 and 3 its deltas, 4 whole, 5 its delta."""
+    for checkpoint_id, base in (("1", ""), ("2", "1"), ("3", "2"), ("4", ""), ("5", "4")):
+        write(root, f"{checkpoint_id:>06}", base=f"{base:>06}" if base else "")
+
+
+@pytest.mark.parametrize(
+    ("keep", "in_use", "left"),
+    [(1, "", [4, 5]), (2, "", [4, 5]), (3, "", [1, 2, 3, 4, 5]), (1, "000002", [1, 2, 4, 5])],
+)
+def test_what_a_kept_delta_builds_upon_is_kept(
+    root: str, keep: int, in_use: str, left: list[int]
+) -> None:
+    write_chain(root)
+    catalog = Catalog(Storage(), root, JOB)
+    uri = join(root, JOB, in_use, "manifest.json") if in_use else ""
+    catalog.retain(keep, in_use=uri)
+    assert [int(i) for i in ids(root)] == left
+
+
+@pytest.mark.parametrize(("deltas", "base"), [(0, ""), (1, ""), (2, "000005"), (9, "000005")])
+def test_a_delta_builds_upon_the_newest_while_the_chain_is_short(
+    root: str, deltas: int, base: str
+) -> None:
+    write_chain(root)
+    assert Catalog(Storage(), root, JOB).base_for_delta(deltas) == base
+    assert Catalog(Storage(), root, "other-job").base_for_delta(deltas) == ""
+
+
+def test_a_chain_with_a_hole_gets_no_further_delta(root: str) -> None:
+    write(root, "000005", base="000004")
+    assert Catalog(Storage(), root, JOB).base_for_delta(9) == ""

@@ -89,6 +89,22 @@ def test_a_failed_write_leaves_the_old_content(root: str, monkeypatch: pytest.Mo
     assert [p.name for p in Path(root.removeprefix("file://")).iterdir()] == ["x"]
 
 
+def test_a_file_written_in_pieces_appears_whole_or_not_at_all(root: str) -> None:
+    storage, uri = Storage(), join(root, "deep", "x")
+    with storage.writing(uri) as file:
+        file.write(b"one ")
+        file.write(b"two")
+        assert not storage.exists(uri)
+    assert storage.read(uri) == b"one two"
+
+    with pytest.raises(ZeroDivisionError), storage.writing(uri) as file:
+        file.write(b"three")
+        raise ZeroDivisionError
+    assert storage.read(uri) == b"one two"
+    folder = Path(root.removeprefix("file://")) / "deep"
+    assert [p.name for p in folder.iterdir()] == ["x"]
+
+
 def test_a_folder_in_the_way_is_unavailable(root: str) -> None:
     storage = Storage()
     storage.put(join(root, "x", "y"), b"1")

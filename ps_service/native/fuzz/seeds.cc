@@ -1,0 +1,73 @@
+// Writes the first inputs of the fuzz targets: `fuzz_seeds DIRECTORY` makes a folder for each.
+#include <filesystem>
+#include <fstream>
+
+#include "dense_block.h"
+#include "fuzz.h"
+
+namespace fuzz = embermesh::fuzz;
+namespace fs = std::filesystem;
+
+namespace {
+
+void put(const fs::path& file, const std::string& content) {
+  fs::create_directories(file.parent_path());
+  std::ofstream(file, std::ios::binary) << content;
+}
+
+// A block with the byte in front that fuzz::block_of takes.
+void put_block(const fs::path& file, const std::string& block) { put(file, '\0' + block); }
+
+void blocks(const fs::path& folder) {
+  embermesh::SparseShard shard(fuzz::tables(), fuzz::kPartitions, 1);
+  std::vector<std::uint64_t> keys;
+  for (std::uint64_t i = 0; i < 24; ++i) keys.push_back(i % 5 == 0 ? ~i : i);
+  const std::vector<std::uint32_t> counts = {12, 12};
+  std::vector<float> values(12 * 3 + 12 * 5);
+  put_block(folder / "empty", shard.dump_partition(0));
+  shard.pull(counts, keys, true, values.data());
+  for (std::uint32_t p = 0; p < fuzz::kPartitions; ++p) {
+    put_block(folder / ("whole-" + std::to_string(p)), shard.dump_partition(p));
+  }
+  shard.begin_snapshot(1, std::nullopt)->commit();
+  shard.push(counts, keys, values);
+  const auto delta = shard.begin_snapshot(2, 1);
+  for (std::uint32_t p = 0; p < fuzz::kPartitions; ++p) {
+    if (const auto block = delta->dump(p)) {
+      put_block(folder / ("delta-" + std::to_string(p)), *block);
+    }
+  }
+  const embermesh::BlockSize sizes[] = {{0, 0}, {0, 1}};
+  embermesh::BlockBuilder removal(shard.schema(), embermesh::BlockKind::kDelta, 0,
+                                  fuzz::kPartitions, sizes);
+  removal.set_removed(1, 0, keys.back());
+  put_block(folder / "removal", std::move(removal).seal());
+}
+
+void dense(const fs::path& folder) {
+  const std::vector<float> values(7, 0.5F);
+  for (const char* optimizer : {"sgd", "adagrad", "adam", "ftrl"}) {
+    put_block(folder / optimizer, embermesh::DenseBlock(values, optimizer, {}).dump());
+  }
+}
+
+void arrays(const fs::path& folder) {
+  std::string bytes;
+  for (int i = 0; i < 400; ++i) bytes += static_cast<char>(i * 37);
+  put(folder / "ramp", bytes);
+  put(folder / "zeros", std::string(64, '\0'));
+  put(folder / "ones", std::string(300, '\xFF'));
+  put(folder / "small", std::string("\x08\x43", 2) + std::string(200, '\1'));
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  const fs::path root = arguments[1];
+  blocks(root / "partition_block");
+  dense(root / "dense_block");
+  arrays(root / "request");
+  arrays(root / "plan");
+  return 0;
+}
