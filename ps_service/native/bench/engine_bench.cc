@@ -84,9 +84,10 @@ class EngineBench {
     std::vector<double> rates;
     for (std::size_t first = 0; first < rows_; first += kRequest) {
       const Numbers keys = keys_for(next_numbers(first, rows_));
-      const double start = seconds_now();
+      const double start = seconds_now(Clock::kThread);
       pull(kOneThread, keys, true);
-      rates.push_back(static_cast<double>(keys.size()) / (seconds_now() - start) / 1e6);
+      rates.push_back(static_cast<double>(keys.size()) / (seconds_now(Clock::kThread) - start) /
+                      1e6);
       pull(kTwoThreads, keys, true);
     }
     results_["fill_mkeys"] = median(rates);
@@ -108,16 +109,21 @@ class EngineBench {
       };
     };
     Contest contest;
-    contest.add("limit_pull_mkeys" + variant, kRequest, read(1, 1));
-    contest.add("pull_mkeys" + variant, kRequest,
+    contest.add("limit_pull_mkeys" + variant, Clock::kThread, kRequest, read(1, 1));
+    contest.add("pull_mkeys" + variant, Clock::kThread, kRequest,
                 [&](std::size_t r) { pull(kOneThread, keys[r % kBatches], false); });
-    contest.add("limit_push_mkeys" + variant, kRequest, read(2, 1));
-    contest.add("push_mkeys" + variant, kRequest,
+    contest.add("limit_push_mkeys" + variant, Clock::kThread, kRequest, read(2, 1));
+    contest.add("push_mkeys" + variant, Clock::kThread, kRequest,
                 [&](std::size_t r) { push(kOneThread, keys[r % kBatches]); });
-    contest.add("limit_pull_mkeys" + variant + "_2t", kRequest, read(1, 2));
-    contest.add("pull_mkeys" + variant + "_2t", kRequest,
+    contest.add("limit_pull_mkeys" + variant + "_2t", Clock::kWall, kRequest, read(1, 2));
+    // By the wall, as the two threads below.
+    contest.add("pull_wall_mkeys" + variant, Clock::kWall, kRequest,
+                [&](std::size_t r) { pull(kOneThread, keys[r % kBatches], false); });
+    contest.add("push_wall_mkeys" + variant, Clock::kWall, kRequest,
+                [&](std::size_t r) { push(kOneThread, keys[r % kBatches]); });
+    contest.add("pull_mkeys" + variant + "_2t", Clock::kWall, kRequest,
                 [&](std::size_t r) { pull(kTwoThreads, keys[r % kBatches], false); });
-    contest.add("push_mkeys" + variant + "_2t", kRequest,
+    contest.add("push_mkeys" + variant + "_2t", Clock::kWall, kRequest,
                 [&](std::size_t r) { push(kTwoThreads, keys[r % kBatches]); });
     contest.run(rounds_, results_);
   }
@@ -131,7 +137,8 @@ class EngineBench {
         return keys_for(next_numbers(first, first + kRequest));
       };
       contest.add(
-          shard == kOneThread ? "insert_mkeys" : "insert_mkeys_2t", kRequest,
+          shard == kOneThread ? "insert_mkeys" : "insert_mkeys_2t",
+          shard == kOneThread ? Clock::kThread : Clock::kWall, kRequest,
           [&, shard](std::size_t) { pull(shard, fresh_, true); },
           [&, shard, keys](std::size_t round) {
             if (round > 0) shards_[shard]->erase({{kRequest}}, keys(round - 1));
@@ -149,7 +156,7 @@ class EngineBench {
     std::vector<Numbers> keys;
     for (const Numbers& batch : batches) keys.push_back(keys_for(batch));
     Contest contest;
-    contest.add("unordered_map_mkeys", kRequest, [&](std::size_t round) {
+    contest.add("unordered_map_mkeys", Clock::kThread, kRequest, [&](std::size_t round) {
       float* out = values_;
       for (const std::uint64_t key : keys[round % kBatches]) {
         out = std::ranges::copy(map.find(key)->second, out).out;
@@ -204,14 +211,14 @@ Results measure_eviction(std::size_t rows) {
     shard->pull(counts_of(keys), keys, true, values.data());
   }
   const double full = resident_bytes() - empty;
-  const double start = seconds_now();
+  const double start = seconds_now(Clock::kThread);
   for (std::size_t first = 0; first < rows; first += kRequest) {
     Numbers numbers = next_numbers(first, rows);
     std::erase_if(numbers, [](std::uint64_t n) { return mix64(n) % 10 == 0; });
     const Numbers keys = keys_for(numbers);
     shard->erase(counts_of(keys), keys);
   }
-  const double erased = seconds_now() - start;
+  const double erased = seconds_now(Clock::kThread) - start;
   shard->compact();
   return {{"evict_rss_drop", 1.0 - (resident_bytes() - empty) / full},
           {"evict_mrows_s", 0.9 * static_cast<double>(rows) / erased / 1e6}};
