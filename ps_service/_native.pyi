@@ -250,8 +250,6 @@ class SparseShard:
         of 16-bit weights go by it. usage (2, n): shows and clicks of each key, for the rule
         `score`; None: one show, no click.
         """
-    def erase(self, counts: NDArray[np.uint32], keys: NDArray[np.uint64]) -> int:
-        """Remove the keys' rows; how many there were."""
     def evict(self, partition: int, now: int) -> int:
         """Remove the partition's rows that their table's rules let go; how many.
 

@@ -61,7 +61,6 @@ class DictModel:
             self.rows[table][key] = self.rows[table][key] - np.float32(0.5) * grad
         return applied, missing
 
-
     def erase(self, groups):
         places = {(t, k) for group in groups for t, keys in enumerate(group) for k in keys}
         present = [(table, key) for table, key in places if key in self.rows[table]]
