@@ -22,7 +22,7 @@ $(BUILT): $(DEPS) $(PROTOS) $(NATIVE) CMakeLists.txt tools/gen_protos.py
 $(KAFKA): deploy/kafka/pom.xml
 	@tools/setup.sh kafka
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench demo up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench bench-engine demo up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -64,6 +64,9 @@ e2e: setup ## whole jobs as real processes
 
 bench: $(BUILT) ## measure throughput on this machine
 	@$(PY) bench/run.py
+
+bench-engine: $(BUILT) ## measure the sparse engine beside the memory bus, std::unordered_map and TensorFlow
+	@$(PY) bench/engine.py
 
 demo: $(BUILT) ## train, checkpoint and restore one job; the last line is its result as JSON
 	@$(PY) -m embermesh.demo

@@ -210,8 +210,13 @@ class SparseShard:
     the same order, dim floats to a key.
     """
 
-    def __init__(self, tables: Sequence[TableConfig], *, partitions: int, seed: int) -> None:
-        """`partitions` is a power of two <= 65536; 0 <= seed < 2**64 decides the initial rows."""
+    def __init__(
+        self, tables: Sequence[TableConfig], *, partitions: int, seed: int, threads: int = 1
+    ) -> None:
+        """`partitions` is a power of two <= 65536; 0 <= seed < 2**64 decides the initial rows.
+
+        `threads` (1 to 256) work on a large request together; no result depends on their number.
+        """
     @property
     def partitions(self) -> int: ...
     def pull(
@@ -245,8 +250,6 @@ class SparseShard:
         of 16-bit weights go by it. usage (2, n): shows and clicks of each key, for the rule
         `score`; None: one show, no click.
         """
-    def erase(self, counts: NDArray[np.uint32], keys: NDArray[np.uint64]) -> int:
-        """Remove the keys' rows; how many there were."""
     def evict(self, partition: int, now: int) -> int:
         """Remove the partition's rows that their table's rules let go; how many.
 
@@ -264,6 +267,13 @@ class SparseShard:
 
         The first call's answer is never complete, nor is one after load_partition, clear, or very
         many removals. A key may repeat, and may have a row again.
+        """
+    def erase(self, counts: NDArray[np.uint32], keys: NDArray[np.uint64]) -> int:
+        """Remove the keys; returns how many there were. Partitions left half empty are packed."""
+    def compact(self) -> None:
+        """Pack all rows and give free memory back to the operating system.
+
+        Works in slices of a fraction of a millisecond, each under the lock of one partition.
         """
     def rows(self) -> NDArray[np.uint64]:
         """Rows per table, (T,)."""

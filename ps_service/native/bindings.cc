@@ -95,6 +95,13 @@ PushResult push(SparseShard& shard, nb::handle counts, nb::handle keys, nb::hand
                     usage_view.items().first(half), usage_view.items().subspan(half));
 }
 
+std::uint64_t erase(SparseShard& shard, nb::handle counts, nb::handle keys) {
+  const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
+  const ArrayView<const std::uint64_t> key_view(keys, "keys");
+  const nb::gil_scoped_release unlocked;
+  return shard.erase(count_view.items(), key_view.items());
+}
+
 nb::tuple export_rows(const SparseShard& shard, std::int64_t table) {
   TableRows rows;
   {
@@ -210,22 +217,15 @@ void bind_shard(nb::module_& m) {
   const auto release = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<SparseShard> shard(m, "SparseShard");
   shard
-      .def(nb::init<std::vector<TableConfig>, std::int64_t, std::uint64_t>(), "tables"_a,
-           nb::kw_only(), "partitions"_a, "seed"_a)
+      .def(nb::init<std::vector<TableConfig>, std::int64_t, std::uint64_t, std::int64_t>(),
+           "tables"_a, nb::kw_only(), "partitions"_a, "seed"_a, "threads"_a = 1)
       .def_prop_ro("partitions", &SparseShard::partitions)
       .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a,
            "step"_a = 1, "event_time"_a = 0)
       .def("push", &push, "counts"_a.none(), "keys"_a.none(), "grads"_a.none(), nb::kw_only(),
            "step"_a = 1, "event_time"_a = 0, "usage"_a = nb::none())
-      .def(
-          "erase",
-          [](SparseShard& shard, nb::handle counts, nb::handle keys) {
-            const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
-            const ArrayView<const std::uint64_t> key_view(keys, "keys");
-            const nb::gil_scoped_release unlocked;
-            return shard.erase(count_view.items(), key_view.items());
-          },
-          "counts"_a.none(), "keys"_a.none())
+      .def("erase", &erase, "counts"_a.none(), "keys"_a.none())
+      .def("compact", &SparseShard::compact, release)
       .def("rows", &rows_per_table<const SparseShard>)
       .def("bytes", &SparseShard::bytes, release)
       .def("export_rows", &export_rows, "table"_a)

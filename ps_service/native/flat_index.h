@@ -48,17 +48,22 @@ class FlatIndex {
     if (buckets_ == 0) return nullptr;
     for (std::size_t b = home(hash);; b = after(b)) {
       Bucket& bucket = at(b);
-      if (const unsigned same = bucket.match(hash); same != 0) {
-        // Of two slots the first is the entry: an empty one may hold the same bits, but behind it.
-        Slot& slot = bucket.slots[std::countr_zero(same)];
-        return slot.row == kNoRow ? nullptr : &slot;
-      }
+      if (Slot* const slot = bucket.find(hash)) return slot;
       if (!bucket.is_full()) return nullptr;
     }
   }
 
-  void prefetch(std::uint64_t hash) const noexcept {
-    if (buckets_ != 0) prefetch_line(&at(home(hash)));
+  // The same if the entry is in its home, as most are; null says nothing. Not of an empty index.
+  [[nodiscard]] Slot* find_at_home(std::uint64_t hash) const noexcept {
+    return at(home(hash)).find(hash);
+  }
+
+  // Asks for the line where find begins, or for those where it goes on. Not of an empty index.
+  void prefetch_home(std::uint64_t hash) const noexcept { prefetch_line(&at(home(hash))); }
+  void prefetch_next(std::uint64_t hash) const noexcept {
+    const std::size_t next = after(home(hash));
+    prefetch_line(&at(next));
+    prefetch_line(&at(after(next)));
   }
 
   // Makes room for one more entry. Throws std::bad_alloc, and then nothing has changed.
@@ -75,7 +80,10 @@ class FlatIndex {
   // Removes the entry of `slot`, which came from find.
   void erase(Slot* slot) noexcept;
 
-  // Makes the index smaller if it is less than a quarter full. Without memory it stays as it is.
+  // Less than a quarter full, and more than a bucket.
+  [[nodiscard]] bool is_sparse() const noexcept { return buckets_ > 1 && size_ * 4 < capacity(); }
+
+  // Makes a sparse index smaller. Without memory for that it stays as it is.
   void shrink() noexcept;
 
   // Calls visit(Slot&) for the entries of the buckets [first, first + count).
@@ -108,19 +116,22 @@ class FlatIndex {
   static constexpr std::size_t kBucketSlots = 4;
 
  private:
-  static constexpr std::size_t kFullNumerator = 7;  // at most 7/8 full
-  static constexpr std::size_t kFullDenominator = 8;
+  static constexpr std::size_t kFullNumerator = 13;  // at most 13/16 full
+  static constexpr std::size_t kFullDenominator = 16;
 
   struct alignas(64) Bucket {
     Slot slots[kBucketSlots];
 
-    // Bit i: slot i has this hash. No branch, because which slot it is cannot be predicted.
-    [[nodiscard]] unsigned match(std::uint64_t hash) const noexcept {
+    // Without a branch per slot, because which one it is cannot be predicted. Of two slots the
+    // first is the entry: an empty one may hold the same bits, but behind it.
+    [[nodiscard]] Slot* find(std::uint64_t hash) noexcept {
       unsigned same = 0;
       for (unsigned i = 0; i < kBucketSlots; ++i) {
         same |= static_cast<unsigned>(slots[i].hash == hash) << i;
       }
-      return same;
+      if (same == 0) return nullptr;
+      Slot* const slot = slots + std::countr_zero(same);
+      return slot->row != kNoRow ? slot : nullptr;
     }
     [[nodiscard]] bool is_full() const noexcept { return slots[kBucketSlots - 1].row != kNoRow; }
     // Number of entries.

@@ -55,7 +55,7 @@ std::size_t Partition::evict(Sweep& sweep) {
   const std::scoped_lock lock(mutex_);
   std::size_t removed = 0;
   for (const Sweep::Victim& victim : sweep.slice(store_)) {
-    Slot* const slot = store_.find(victim.table, victim.hash);
+    Slot* const slot = store_.index(victim.table).find(victim.hash);
     if (slot == nullptr) continue;  // named twice
     store_.erase(victim.table, slot);
     life_.evicted(victim.table, victim.hash, victim.reason);
@@ -109,7 +109,7 @@ std::size_t Partition::set_records(const LifecycleBlock& block) {
     const RowMetaCodec& codec = schema_->table(id).rows.eviction->meta();
     const std::scoped_lock lock(mutex_);
     for (std::size_t i = 0; i < block.rows(id); ++i) {
-      Slot* const slot = store_.find(id, row_hash(schema_->salt(id), block.key(id, i)));
+      Slot* const slot = store_.index(id).find(row_hash(schema_->salt(id), block.key(id, i)));
       if (slot == nullptr) continue;
       slot->meta = codec.pack(block.record(id, i));
       ++set;

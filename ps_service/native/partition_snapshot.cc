@@ -49,14 +49,15 @@ void Partition::copy_untouched(std::span<SnapshotRow> rows, std::size_t first,
     if (store_.log().is_touched(store_.place(row.table, row.row))) {
       row.row = kNoRow;
     } else {
-      prefetch_row(store_.row(row.table, row.row), schema_->row_bytes(row.table));
+      prefetch_row(store_.arena(row.table).row(row.row), schema_->row_bytes(row.table));
     }
   };
   for (std::size_t i = 0; i < std::min(kAhead, rows.size()); ++i) settle(rows[i]);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i + kAhead < rows.size()) settle(rows[i + kAhead]);
     const SnapshotRow& row = rows[i];
-    if (row.row != kNoRow) block.set_row(row.table, first + i, store_.row(row.table, row.row));
+    if (row.row != kNoRow)
+      block.set_row(row.table, first + i, store_.arena(row.table).row(row.row));
   }
 }
 

@@ -1,37 +1,22 @@
 #include <algorithm>
 #include <bit>
 
-#include "simd.h"
 #include "verbs.h"
 
 namespace embermesh {
 
 void PushScratch::begin(std::span<const Entry> entries) {
   entries_ = entries;
-  const std::size_t cells = std::bit_ceil(2 * entries.size());
+  const std::size_t cells = std::bit_ceil(2 * entries.size() + 2);
   if (seen_.size() < cells) seen_.assign(cells, Seen{});
+  mask_ = cells - 1;
   if (++round_ == 0) {  // the counter came round: old marks would look fresh
     std::ranges::fill(seen_, Seen{});
     round_ = 1;
   }
-  updates_.clear();
-  updates_.reserve(entries.size());
+  if (updates_.size() < entries.size()) updates_.resize(entries.size());
+  size_ = 0;
   sums_used_ = 0;
-}
-
-void PushScratch::add(const Schema& schema, const RowUpdate& update) {
-  const std::size_t mask = seen_.size() - 1;
-  for (std::size_t at = update.hash & mask;; at = (at + 1) & mask) {
-    Seen& seen = seen_[at];
-    if (seen.round != round_) {
-      seen = Seen{round_, static_cast<std::uint32_t>(updates_.size())};
-      updates_.push_back(update);
-      prefetch_row(update.row, schema.row_bytes(update.table));
-      return;
-    }
-    RowUpdate& known = updates_[seen.update];
-    if (known.row == update.row) return add_to(known, update.grad, schema);
-  }
 }
 
 void PushScratch::add_to(RowUpdate& target, const float* grad, const Schema& schema) {
@@ -57,21 +42,60 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
   if (sums_.size() < floats) sums_.resize(floats);
 }
 
-void PushVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_t /*first*/) {
+void PushVerb::add(std::size_t lane, const Entry& entry, float* row) {
+  lanes_[lane].add(context_.schema(),
+                   RowUpdate{row, grads_ + entry.offset(), entry.hash(), entry.table()});
+}
+
+void PushVerb::prefetch(std::span<const Entry> entries) const noexcept {
+  context_.prefetch(entries);
   for (const Entry& entry : entries) {
-    const std::uint32_t table = entry.table();
-    RowStore& store = context_.store(entry);
-    Slot* slot = store.find(table, entry.hash());
-    if (slot == nullptr) {
-      ++result_.missing;
-      context_.life(entry).dropped(table);
-      continue;
-    }
-    if (sees_) see(entry, *slot);
-    ++result_.applied;
-    lanes_[lane].add(context_.schema, RowUpdate{store.writable_row(table, *slot),
-                                                grads_ + entry.offset(), entry.hash(), table});
+    prefetch_row(grads_ + entry.offset(), context_.schema().dim(entry.table()) * sizeof(float));
   }
+}
+
+void PushVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_t first) {
+  context_.for_each_run(entries,
+                        [&](RowStore& store, std::uint32_t table, auto run, std::size_t place) {
+                          const FlatIndex& index = store.index(table);
+                          place += first;
+                          if (index.size() == 0) {
+                            for (const Entry& entry : run) miss(entry);
+                            return;
+                          }
+                          for (const Entry& entry : run) {
+                            Slot* const slot = index.find_at_home(entry.hash());
+                            if (slot != nullptr) {
+                              if (sees_) see(entry, *slot);
+                              add(lane, entry, store.writable_row(table, *slot));
+                            } else {
+                              index.prefetch_next(entry.hash());
+                              unsettled_.add(entry, place);
+                            }
+                            ++place;
+                          }
+                          result_.applied += run.size();
+                        });
+}
+
+// Equal keys are settled here all or none, in the order of the request: no sum changes its order.
+void PushVerb::settle_each(std::size_t lane, std::span<const Unsettled::Item> items) {
+  for (const auto& [entry, place] : items) {
+    RowStore& store = context_.store(*entry);
+    Slot* const slot = store.index(entry->table()).find(entry->hash());
+    if (slot != nullptr) {
+      if (sees_) see(*entry, *slot);
+      add(lane, *entry, store.writable_row(entry->table(), *slot));
+    } else {
+      --result_.applied;
+      miss(*entry);
+    }
+  }
+}
+
+void PushVerb::miss(const Entry& entry) noexcept {
+  ++result_.missing;
+  context_.life(entry).dropped(entry.table());
 }
 
 void PushVerb::see(const Entry& entry, Slot& slot) const noexcept {
@@ -82,7 +106,7 @@ void PushVerb::see(const Entry& entry, Slot& slot) const noexcept {
 
 // The unit has at most as many updates as entries.
 void PushVerb::finish(std::size_t lane, std::span<const Entry> entries,
-                      std::size_t first) noexcept {
+                      std::size_t first) const noexcept {
   std::span<const RowUpdate> updates = lanes_[lane].updates();
   updates = updates.subspan(std::min(first, updates.size()));
   updates = updates.first(std::min(entries.size(), updates.size()));
@@ -90,7 +114,7 @@ void PushVerb::finish(std::size_t lane, std::span<const Entry> entries,
     const std::uint32_t table = updates.front().table;
     std::size_t same = 1;
     while (same < updates.size() && updates[same].table == table) ++same;
-    context_.schema.apply(table, updates.first(same), step_);
+    context_.schema().apply(table, updates.first(same), step_);
     updates = updates.subspan(same);
   }
 }

@@ -47,7 +47,10 @@ class LockWindow {
   std::uint32_t next_;
 };
 
-// What goes through a stage at a time.
+// Keys that go through a stage at a time.
+inline constexpr std::size_t kWindow = 8;
+
+// The keys of a stage: neighbours on the way.
 struct Unit {
   std::span<const Entry> entries;
   std::uint32_t first = 0;  // partition of the first entry
@@ -94,12 +97,12 @@ class UnitSource {
 //   verb.prefetch(entries)             asks for the lines of the index
 //   verb.begin(lane, entries)          before the second stage of a unit
 //   verb.find(lane, entries, first)    finds the rows and asks for their lines
+//   verb.settle(lane)                  finds what find, two windows ago, left for want of a line
 //   verb.finish(lane, entries, first)  uses the rows; `first` is the place in the unit
 // `lane`, 0 or 1, names the working memory of one unit from begin to its last finish.
 template <class Verb>
 void run_pipeline(Verb& verb, UnitSource source, LockWindow& locks) {
-  constexpr std::size_t kWindow = 16;
-  const auto window = [&](const Unit& unit, std::size_t first) {
+  const auto window = [](const Unit& unit, std::size_t first) {
     return unit.entries.subspan(first, std::min(kWindow, unit.entries.size() - first));
   };
   Unit finding;
@@ -113,9 +116,12 @@ void run_pipeline(Verb& verb, UnitSource source, LockWindow& locks) {
     verb.begin(lane, finding.entries);
     for (std::size_t first = 0; first < longest; first += kWindow) {
       if (first < fresh.entries.size()) verb.prefetch(window(fresh, first));
+      verb.settle(lane);
       if (first < finding.entries.size()) verb.find(lane, window(finding, first), first);
       if (first < finishing.entries.size()) verb.finish(lane ^ 1, window(finishing, first), first);
     }
+    verb.settle(lane);
+    verb.settle(lane);
     // A divided partition stays locked for its next unit.
     if (!finishing.entries.empty()) {
       locks.unlock_below(finding.entries.empty() ? finishing.end : finding.first);

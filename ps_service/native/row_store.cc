@@ -29,14 +29,15 @@ float* RowStore::add(std::uint32_t table, std::uint64_t hash) {
 void RowStore::erase(std::uint32_t table, Slot* slot) noexcept {
   if (log_.is_watching()) {
     log_.remove({table, key_of(schema_->salt(table), slot->hash)}, place(table, slot->row),
-                row(table, slot->row), schema_->row_bytes(table));
+                arena(table).row(slot->row), schema_->row_bytes(table));
   }
   arenas_[tables_[table].arena].free(slot->row);
   tables_[table].index.erase(slot);
 }
 
 bool RowStore::is_sparse() const noexcept {
-  return std::ranges::any_of(arenas_, [](const RowArena& arena) { return arena.is_sparse(); });
+  return std::ranges::any_of(arenas_, &RowArena::is_sparse) ||
+         std::ranges::any_of(tables_, [](const Table& table) { return table.index.is_sparse(); });
 }
 
 bool RowStore::compact() noexcept {
@@ -62,12 +63,12 @@ std::size_t RowStore::apply(const PartitionBlock& block) {
   for (std::uint32_t table = 0; table < tables_.size(); ++table) {
     const std::uint64_t salt = schema_->salt(table);
     for (std::size_t i = 0; i < block.removed(table); ++i) {
-      Slot* const slot = find(table, row_hash(salt, block.removed_key(table, i)));
+      Slot* const slot = index(table).find(row_hash(salt, block.removed_key(table, i)));
       if (slot != nullptr) erase(table, slot);
     }
     for (std::size_t i = 0; i < block.rows(table); ++i, ++rows) {
       const std::uint64_t hash = row_hash(salt, block.key(table, i));
-      const Slot* const slot = find(table, hash);
+      const Slot* const slot = index(table).find(hash);
       block.copy_row(table, i, slot == nullptr ? add(table, hash) : writable_row(table, *slot));
     }
   }
@@ -86,7 +87,7 @@ void RowStore::turn_log(std::uint64_t now) {
 
 void RowStore::touch(std::uint32_t table, const Slot& slot) {
   log_.touch({table, key_of(schema_->salt(table), slot.hash)}, place(table, slot.row),
-             row(table, slot.row), schema_->row_bytes(table));
+             arena(table).row(slot.row), schema_->row_bytes(table));
 }
 
 void RowStore::touch_all() {
@@ -115,7 +116,7 @@ TableRows RowStore::copy_rows(std::uint32_t table) const {
   out.keys.reserve(index.size());
   out.values.reserve(index.size() * floats);
   index.for_each([&](const Slot& slot) {
-    const float* values = row(table, slot.row);
+    const float* values = arena(table).row(slot.row);
     out.keys.push_back(key_of(schema_->salt(table), slot.hash));
     out.values.insert(out.values.end(), values, values + floats);
   });

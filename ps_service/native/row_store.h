@@ -20,25 +20,20 @@ class RowStore {
   // `schema` and `memory` must outlive the store.
   RowStore(const Schema& schema, RowMemory& memory);
 
-  void prefetch(std::uint32_t table, std::uint64_t hash) const noexcept {
-    tables_[table].index.prefetch(hash);
+  // To find keys by their hash (hash.h) and rows by their number. A slot is valid until the next
+  // add or erase, a row until it is erased or compact() is called.
+  [[nodiscard]] const FlatIndex& index(std::uint32_t table) const noexcept {
+    return tables_[table].index;
   }
-
-  // The slot of the key with this hash (hash.h), or null; valid until the next add or erase.
-  [[nodiscard]] Slot* find(std::uint32_t table, std::uint64_t hash) const noexcept {
-    return tables_[table].index.find(hash);
-  }
-
-  // Weights and state. Valid until the row is erased or compact() is called.
-  [[nodiscard]] float* row(std::uint32_t table, RowNumber number) const noexcept {
-    return arenas_[tables_[table].arena].row(number);
+  [[nodiscard]] const RowArena& arena(std::uint32_t table) const noexcept {
+    return arenas_[tables_[table].arena];
   }
 
   // The row to be changed; tells the log of it before. Throws std::bad_alloc, and then nothing may
   // change.
   [[nodiscard]] float* writable_row(std::uint32_t table, const Slot& slot) {
     if (log_.is_watching() && !log_.is_touched(place(table, slot.row))) touch(table, slot);
-    return row(table, slot.row);
+    return arena(table).row(slot.row);
   }
 
   // Adds a key, which must be absent; the caller fills the row.
@@ -59,9 +54,6 @@ class RowStore {
   // shrinks indexes that are less than a quarter full. Whether the pass has more slices.
   bool compact() noexcept;
 
-  [[nodiscard]] const FlatIndex& index(std::uint32_t table) const noexcept {
-    return tables_[table].index;
-  }
   [[nodiscard]] std::size_t rows(std::size_t table) const noexcept {
     return tables_[table].index.size();
   }

@@ -14,10 +14,37 @@
 #endif
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace embermesh {
 
 inline constexpr std::size_t kCacheLine = 64;
+
+[[nodiscard]] inline bool is_line_aligned(const void* address) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address) % kCacheLine == 0;
+}
+
+// Writes whole lines past the cache, where the CPU can: a large result is not read back soon, and
+// its lines need not be fetched only to be overwritten. `to` is aligned to a line, `from` to 16
+// bytes. finish_streaming() before another thread may look.
+inline void stream_lines(float* to, const float* from, std::size_t floats) noexcept {
+#ifdef __SSE2__
+  for (std::size_t i = 0; i < floats; i += 4) _mm_stream_ps(to + i, _mm_load_ps(from + i));
+#else
+  std::memcpy(to, from, floats * sizeof(float));
+#endif
+}
+
+inline void finish_streaming() noexcept {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
 
 // Asks for the cache line at `address`. The empty statement keeps GCC from taking a function that
 // only prefetches for one without effect, whose calls it then leaves out.
@@ -30,9 +57,13 @@ inline void prefetch_line(const void* address) noexcept {
 // the cache of the rows before it; the hardware prefetcher follows the rest.
 inline void prefetch_row(const void* address, std::size_t bytes) noexcept {
   constexpr std::size_t kMaxBytes = 8 * kCacheLine;
-  const auto* line = static_cast<const char*>(address);
-  const std::size_t end = bytes < kMaxBytes ? bytes : kMaxBytes;
-  for (std::size_t at = 0; at < end; at += kCacheLine) prefetch_line(line + at);
+  const auto* const start = static_cast<const char*>(address);
+  const auto* const end = start + (bytes < kMaxBytes ? bytes : kMaxBytes);
+  const auto* line = start - reinterpret_cast<std::uintptr_t>(start) % kCacheLine;
+  do {
+    prefetch_line(line);
+    line += kCacheLine;
+  } while (line < end);
 }
 
 }  // namespace embermesh

@@ -11,10 +11,16 @@
 namespace embermesh {
 namespace {
 
-// Working memory that would cost more to allocate per request than the request itself.
-RequestRouter& thread_router() {
+// Working memory that would cost more to allocate per request than the request itself. Not inlined,
+// because GCC would rather look a thread's variable up at each use than hold its address.
+[[gnu::noinline]] RequestRouter& thread_router() {
   thread_local RequestRouter router;
   return router;
+}
+
+[[gnu::noinline]] std::array<PushScratch, 2>& thread_lanes() {
+  thread_local std::array<PushScratch, 2> lanes;
+  return lanes;
 }
 
 std::uint32_t checked_partitions(std::int64_t partitions) {
@@ -135,9 +141,10 @@ void SparseShard::run_verb(Verb& verb, const RequestRouter& router, std::uint32_
 
 void SparseShard::pull(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,
                        bool insert, float* values, const Moment& moment) {
+  const std::size_t floats = request_floats(counts, keys.size());
   RequestRouter& router = thread_router();
   run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
-    PullVerb verb(context(), moment, insert, values);
+    PullVerb verb(context(), moment, insert, values, floats);
     run_verb(verb, router, first, end);
   });
   if (!insert) return;
@@ -167,8 +174,7 @@ PushResult SparseShard::push(std::span<const std::uint32_t> counts,
   std::atomic<std::uint64_t> applied = 0;
   std::atomic<std::uint64_t> missing = 0;
   run(checked_request(counts, keys), router, [&](std::uint32_t first, std::uint32_t end) {
-    thread_local std::array<PushScratch, 2> lanes;
-    PushVerb verb(context(), moment, usage, grads.data(), train_step, lanes);
+    PushVerb verb(context(), moment, usage, grads.data(), train_step, thread_lanes());
     run_verb(verb, router, first, end);
     applied += verb.result().applied;
     missing += verb.result().missing;

@@ -49,7 +49,7 @@ void Sweep::scan(RowStore& store, const EvictionPolicy& policy) {
   const std::uint64_t fewest = policy.fewest_rows(partitions_);
   if (policy.has_norm()) {
     index.for_each(bucket_, buckets, [&](const Slot& slot) {
-      prefetch_row(store.row(table_, slot.row), schema_->weight_bytes(table_));
+      prefetch_row(store.arena(table_).row(slot.row), schema_->weight_bytes(table_));
     });
   }
   index.for_each(bucket_, buckets, [&](Slot& slot) {
@@ -59,7 +59,7 @@ void Sweep::scan(RowStore& store, const EvictionPolicy& policy) {
     const float* weights = nullptr;
     if (policy.has_norm()) {
       widened_.resize(dim);
-      widen_weights(schema_->table(table_).weights, store.row(table_, slot.row), dim,
+      widen_weights(schema_->table(table_).weights, store.arena(table_).row(slot.row), dim,
                     widened_.data());
       weights = widened_.data();
     }
@@ -91,7 +91,7 @@ void Sweep::trim(RowStore& store, const EvictionPolicy& policy) {
   const std::size_t end = std::min<std::size_t>(trimmed_ + kRows / 4, excess_);
   for (; trimmed_ < end; ++trimmed_) {
     const Candidate& candidate = candidates_[trimmed_];
-    const Slot* slot = store.find(table_, candidate.hash);
+    const Slot* slot = store.index(table_).find(candidate.hash);
     if (slot != nullptr && policy.rank(slot->meta, now_) == candidate.rank) {
       victims_.push_back({candidate.hash, table_, policy.over_limit()});
     }

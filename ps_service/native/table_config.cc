@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "simd.h"
+
 namespace embermesh {
 
 TableConfig::TableConfig(std::string table_name, std::int64_t table_dim,
@@ -48,6 +50,8 @@ Schema::Schema(std::vector<TableConfig> tables, std::uint64_t seed)
     any_evicts_ = any_evicts_ || evicts_.back() != 0;
     any_scores_ = any_scores_ || table.rows.eviction->scores_pushes();
     widest_row_bytes_ = std::max(widest_row_bytes_, row_bytes_.back());
+    has_whole_lines_ = has_whole_lines_ && table.weights == WeightType::kFp32 &&
+                       table.dim * sizeof(float) % kCacheLine == 0;
   }
 }
 

@@ -63,6 +63,8 @@ class Schema {
   [[nodiscard]] bool evicts() const noexcept { return any_evicts_; }
   [[nodiscard]] bool scores_pushes() const noexcept { return any_scores_; }
   [[nodiscard]] std::size_t widest_row_bytes() const noexcept { return widest_row_bytes_; }
+  // Whether the weights of every table are float32 and fill cache lines of 64 bytes.
+  [[nodiscard]] bool has_whole_lines() const noexcept { return has_whole_lines_; }
 
   [[nodiscard]] std::size_t weight_bytes(std::size_t id) const noexcept {
     return tables_[id].state_offset() * sizeof(float);
@@ -96,6 +98,7 @@ class Schema {
   bool any_evicts_ = false;
   bool any_scores_ = false;
   std::size_t widest_row_bytes_ = 0;
+  bool has_whole_lines_ = true;
 };
 
 }  // namespace embermesh

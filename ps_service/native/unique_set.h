@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "simd.h"
+
 namespace embermesh {
 
 // One thread's. Cells are marked by round, so starting a new set costs nothing.
@@ -23,6 +25,9 @@ class UniqueSet {
       round_ = 1;
     }
   }
+
+  // Asks for the cell where the search for this hash begins.
+  void prefetch(std::uint64_t hash) const noexcept { prefetch_line(&cells_[hash & mask_]); }
 
   // The number of `key`; a new key gets the number size().
   std::uint32_t number_of(std::uint64_t key, std::uint64_t hash) noexcept {

@@ -56,16 +56,17 @@ class Lifecycle:
         self._publishing = threading.Lock()
         self._published: dict[tuple[str, str], int] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="row-lifecycle", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begins to evict (mode hybrid) and to publish metrics."""
+        self._thread = threading.Thread(target=self._work, name="row-lifecycle", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Ends the thread; rows stay."""
         self._stop.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(timeout=_DRAIN_SECONDS)
 
     def observe(self, event_time: int) -> None:

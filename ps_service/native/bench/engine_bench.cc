@@ -1,21 +1,21 @@
-// Measures the engine beside the limit of the memory bus and std::unordered_map, in one process and
-// in turn, and prints one JSON object of medians. Usage: engine_bench [rows [rounds [cpu]]]
-#include <sys/resource.h>
+// Measures the engine beside the limit of the memory bus and std::unordered_map, and prints one
+// JSON object of medians.
+//
+//   engine_bench speed ROWS ROUNDS    pull, push, insert: one thread and two
+//   engine_bench evict ROWS           how resident memory falls when 90 % of the rows are erased
 #include <unistd.h>
 
-#include <chrono>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
-#include <functional>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <unordered_map>
 
+#include "contest.h"
 #include "huge_pages.h"
 #include "limit.h"
 #include "sparse_shard.h"
@@ -28,59 +28,33 @@ constexpr std::size_t kRequest = 100'000;
 constexpr std::size_t kBatches = 8;
 constexpr std::size_t kDim = 16;
 constexpr std::int64_t kPartitions = 1024;
+constexpr std::size_t kOneThread = 0;  // places in EngineBench::shards_
+constexpr std::size_t kTwoThreads = 1;
 
-bool use_cpu_time = false;
-
-double now() {
-  timespec t{};
-  clock_gettime(use_cpu_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+std::unique_ptr<SparseShard> make_shard(std::int64_t threads) {
+  const TableConfig table("t", kDim, "adagrad", {{"lr", 0.05}}, "uniform", {});
+  return std::make_unique<SparseShard>(std::vector{table}, kPartitions, 1, threads);
 }
 
-std::size_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::size_t total = 0;
-  std::size_t resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+std::vector<std::uint32_t> counts_of(const Numbers& keys) {
+  return {static_cast<std::uint32_t>(keys.size())};
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+// Numbers first to first + kRequest, as far as there are so many rows.
+Numbers next_numbers(std::size_t first, std::size_t rows) {
+  Numbers numbers(std::min(kRequest, rows - first));
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
 }
 
-TableConfig table() { return {"t", kDim, "adagrad", {{"lr", 0.05}}, "uniform", {}}; }
-
-// Sides whose rates, in million keys/s, are measured in turn: one call of each per round.
-class Contest {
- public:
-  void add(std::string name, std::size_t keys, std::function<void(std::size_t round)> call) {
-    sides_.push_back(Side{std::move(name), keys, std::move(call), {}});
+void print(const Results& results) {
+  const char* before = "{\n";
+  for (const auto& [name, value] : results) {
+    std::printf("%s \"%s\": %.5g", before, name.c_str(), value);
+    before = ",\n";
   }
-
-  void run(std::size_t rounds, std::map<std::string, double>& results) {
-    for (std::size_t round = 0; round < rounds + 1; ++round) {
-      for (Side& side : sides_) {
-        const double start = now();
-        side.call(round);
-        const double rate = static_cast<double>(side.keys) / (now() - start) / 1e6;
-        if (round > 0) side.rates.push_back(rate);  // the first round warms up
-      }
-    }
-    for (const Side& side : sides_) results[side.name] = median(side.rates);
-  }
-
- private:
-  struct Side {
-    std::string name;
-    std::size_t keys;
-    std::function<void(std::size_t)> call;
-    std::vector<double> rates;
-  };
-  std::vector<Side> sides_;
-};
+  std::printf("\n}\n");
+}
 
 class EngineBench {
  public:
@@ -88,36 +62,35 @@ class EngineBench {
       : rows_(rows),
         rounds_(rounds),
         limit_(rows, 2),
-        values_(kRequest * kDim),
-        grads_(kRequest * kDim, 1e-3F) {}
+        values_(reinterpret_cast<float*>(map_pages(std::size_t{8} << 20, SlabPool::kChunkBytes))),
+        grads_(kRequest * kDim, 1e-3F) {
+    shards_.push_back(make_shard(1));
+    shards_.push_back(make_shard(2));
+  }
 
-  void run() {
+  Results run() {
     fill();
-    measure("", uniform_batches(rows_, kBatches, kRequest));
+    const auto uniform = uniform_batches(rows_, kBatches, kRequest);
+    measure("", uniform);
     measure("_zipf", zipf_batches(rows_, kBatches, kRequest, 1.05));
-    shards_.pop_back();  // that of two threads
-    measure_eviction();
-    print();
+    measure_insert();
+    shards_.clear();
+    measure_map(uniform);
+    return results_;
   }
 
  private:
-  // Fills the shards with all rows; the median rate of one is `insert_mkeys`.
   void fill() {
-    shards_.push_back(std::make_unique<SparseShard>(std::vector{table()}, kPartitions, 1, 1));
-    shards_.push_back(std::make_unique<SparseShard>(std::vector{table()}, kPartitions, 1, 2));
-    std::vector<std::vector<double>> rates(2);
+    std::vector<double> rates;
     for (std::size_t first = 0; first < rows_; first += kRequest) {
-      Numbers numbers(std::min(kRequest, rows_ - first));
-      std::iota(numbers.begin(), numbers.end(), first);
-      const Numbers keys = keys_for(numbers);
-      for (std::size_t s = 0; s < 2; ++s) {
-        const double start = now();
-        pull(s, keys, true);
-        rates[s].push_back(static_cast<double>(keys.size()) / (now() - start) / 1e6);
-      }
+      const Numbers keys = keys_for(next_numbers(first, rows_));
+      const double start = seconds_now(Clock::kThread);
+      pull(kOneThread, keys, true);
+      rates.push_back(static_cast<double>(keys.size()) / (seconds_now(Clock::kThread) - start) /
+                      1e6);
+      pull(kTwoThreads, keys, true);
     }
-    results_["insert_mkeys"] = median(rates[0]);
-    results_["insert_mkeys_2t"] = median(rates[1]);
+    results_["fill_mkeys"] = median(rates);
     results_["bytes_per_row"] =
         static_cast<double>(shards_[0]->bytes()) / static_cast<double>(rows_);
   }
@@ -130,86 +103,140 @@ class EngineBench {
       auto& of_batch = places.emplace_back();
       for (const std::uint64_t number : batch) of_batch.push_back(limit_.place_of(number));
     }
-    const auto read = [&](std::size_t round, std::size_t lines, std::size_t part,
-                          std::size_t parts) {
-      const auto all = std::span<const std::uint32_t>(places[round % kBatches]);
-      const std::size_t size = all.size() / parts;
-      sink_ = sink_ + limit_.read(all.subspan(part * size, size), lines);
-    };
-    const auto read_by_two = [&](std::size_t round, std::size_t lines) {
-      std::thread other([&] { read(round, lines, 1, 2); });
-      read(round, lines, 0, 2);
-      other.join();
+    const auto read = [&](std::size_t lines, std::size_t team) {
+      return [&, lines, team](std::size_t round) {
+        read_limit(places[round % kBatches], lines, team);
+      };
     };
     Contest contest;
-    contest.add("limit_pull_mkeys" + variant, kRequest, [&](std::size_t r) { read(r, 1, 0, 1); });
-    contest.add("pull_mkeys" + variant, kRequest,
-                [&](std::size_t r) { pull(0, keys[r % kBatches], false); });
-    contest.add("limit_push_mkeys" + variant, kRequest, [&](std::size_t r) { read(r, 2, 0, 1); });
-    contest.add("push_mkeys" + variant, kRequest,
-                [&](std::size_t r) { push(0, keys[r % kBatches]); });
-    contest.add("limit_pull_mkeys" + variant + "_2t", kRequest,
-                [&](std::size_t r) { read_by_two(r, 1); });
-    contest.add("pull_mkeys" + variant + "_2t", kRequest,
-                [&](std::size_t r) { pull(1, keys[r % kBatches], false); });
-    contest.add("push_mkeys" + variant + "_2t", kRequest,
-                [&](std::size_t r) { push(1, keys[r % kBatches]); });
+    contest.add("limit_pull_mkeys" + variant, Clock::kThread, kRequest, read(1, 1));
+    contest.add("pull_mkeys" + variant, Clock::kThread, kRequest,
+                [&](std::size_t r) { pull(kOneThread, keys[r % kBatches], false); });
+    contest.add("limit_push_mkeys" + variant, Clock::kThread, kRequest, read(2, 1));
+    contest.add("push_mkeys" + variant, Clock::kThread, kRequest,
+                [&](std::size_t r) { push(kOneThread, keys[r % kBatches]); });
+    contest.add("limit_pull_mkeys" + variant + "_2t", Clock::kWall, kRequest, read(1, 2));
+    // By the wall, as the two threads below.
+    contest.add("pull_wall_mkeys" + variant, Clock::kWall, kRequest,
+                [&](std::size_t r) { pull(kOneThread, keys[r % kBatches], false); });
+    contest.add("push_wall_mkeys" + variant, Clock::kWall, kRequest,
+                [&](std::size_t r) { push(kOneThread, keys[r % kBatches]); });
+    contest.add("pull_mkeys" + variant + "_2t", Clock::kWall, kRequest,
+                [&](std::size_t r) { pull(kTwoThreads, keys[r % kBatches], false); });
+    contest.add("push_mkeys" + variant + "_2t", Clock::kWall, kRequest,
+                [&](std::size_t r) { push(kTwoThreads, keys[r % kBatches]); });
     contest.run(rounds_, results_);
   }
 
-  void measure_eviction() {
-    const std::size_t before = resident_bytes();
-    for (std::size_t first = 0; first < rows_; first += kRequest) {
-      Numbers numbers;
-      for (std::size_t n = first; n < std::min(first + kRequest, rows_); ++n) {
-        if (mix64(n) % 10 != 0) numbers.push_back(n);
-      }
-      const Numbers keys = keys_for(numbers);
-      shards_[0]->erase(count(keys), keys);
+  // New keys beside all rows, in memory that is there: those of the round before have been erased.
+  void measure_insert() {
+    Contest contest;
+    for (const std::size_t shard : {kOneThread, kTwoThreads}) {
+      const auto keys = [this](std::size_t round) {
+        const std::size_t first = rows_ + round * kRequest;
+        return keys_for(next_numbers(first, first + kRequest));
+      };
+      contest.add(
+          shard == kOneThread ? "insert_mkeys" : "insert_mkeys_2t",
+          shard == kOneThread ? Clock::kThread : Clock::kWall, kRequest,
+          [&, shard](std::size_t) { pull(shard, fresh_, true); },
+          [&, shard, keys](std::size_t round) {
+            if (round > 0) shards_[shard]->erase({{kRequest}}, keys(round - 1));
+            fresh_ = keys(round);
+          });
     }
-    shards_[0]->compact();
-    const std::size_t after = resident_bytes();
-    // The limit's arrays and the benchmark's own are no part of the engine.
-    results_["resident_before_mb"] = static_cast<double>(before) / 1e6;
-    results_["resident_after_mb"] = static_cast<double>(after) / 1e6;
+    contest.run(rounds_, results_);
+  }
+
+  void measure_map(const std::vector<Numbers>& batches) {
+    std::unordered_map<std::uint64_t, std::vector<float>> map;
+    for (std::size_t number = 0; number < rows_; ++number) {
+      map.emplace(key_for(number), std::vector<float>(kDim, 0.5F));
+    }
+    std::vector<Numbers> keys;
+    for (const Numbers& batch : batches) keys.push_back(keys_for(batch));
+    Contest contest;
+    contest.add("unordered_map_mkeys", Clock::kThread, kRequest, [&](std::size_t round) {
+      float* out = values_;
+      for (const std::uint64_t key : keys[round % kBatches]) {
+        out = std::ranges::copy(map.find(key)->second, out).out;
+      }
+    });
+    contest.run(rounds_, results_);
+  }
+
+  void read_limit(std::span<const std::uint32_t> places, std::size_t lines, std::size_t team) {
+    const std::size_t part = places.size() / team;
+    std::vector<std::thread> others;
+    for (std::size_t member = 1; member < team; ++member) {
+      others.emplace_back(
+          [=, this] { sum_ += limit_.read(places.subspan(member * part, part), lines); });
+    }
+    sum_ += limit_.read(places.first(part), lines);
+    for (std::thread& other : others) other.join();
   }
 
   void pull(std::size_t shard, const Numbers& keys, bool insert) {
-    shards_[shard]->pull(count(keys), keys, insert, values_.data());
+    shards_[shard]->pull(counts_of(keys), keys, insert, values_);
   }
   void push(std::size_t shard, const Numbers& keys) {
-    shards_[shard]->push(count(keys), keys, grads_);
-  }
-  static std::vector<std::uint32_t> count(const Numbers& keys) {
-    return {static_cast<std::uint32_t>(keys.size())};
-  }
-
-  void print() const {
-    std::printf("{");
-    const char* comma = "";
-    for (const auto& [name, value] : results_) {
-      std::printf("%s\n \"%s\": %.4g", comma, name.c_str(), value);
-      comma = ",";
-    }
-    std::printf("\n}\n");
+    shards_[shard]->push(counts_of(keys), keys, grads_);
   }
 
   std::size_t rows_;
   std::size_t rounds_;
   Limit limit_;
-  std::vector<std::unique_ptr<SparseShard>> shards_;
-  std::vector<float> values_;
+  float* values_;  // aligned, so that the engine may stream into it; lives as long as the process
   std::vector<float> grads_;
-  volatile std::uint64_t sink_ = 0;
-  std::map<std::string, double> results_;
+  std::vector<std::unique_ptr<SparseShard>> shards_;
+  Numbers fresh_;
+  std::atomic<std::uint64_t> sum_ = 0;
+  Results results_;
 };
+
+double resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  double total = 0;
+  double resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+Results measure_eviction(std::size_t rows) {
+  const double empty = resident_bytes();
+  const auto shard = make_shard(1);
+  std::vector<float> values(kRequest * kDim);
+  for (std::size_t first = 0; first < rows; first += kRequest) {
+    const Numbers keys = keys_for(next_numbers(first, rows));
+    shard->pull(counts_of(keys), keys, true, values.data());
+  }
+  const double full = resident_bytes() - empty;
+  const double start = seconds_now(Clock::kThread);
+  for (std::size_t first = 0; first < rows; first += kRequest) {
+    Numbers numbers = next_numbers(first, rows);
+    std::erase_if(numbers, [](std::uint64_t n) { return mix64(n) % 10 == 0; });
+    const Numbers keys = keys_for(numbers);
+    shard->erase(counts_of(keys), keys);
+  }
+  const double erased = seconds_now(Clock::kThread) - start;
+  shard->compact();
+  return {{"evict_rss_drop", 1.0 - (resident_bytes() - empty) / full},
+          {"evict_mrows_s", 0.9 * static_cast<double>(rows) / erased / 1e6}};
+}
 
 }  // namespace
 }  // namespace embermesh::bench
 
 int main(int argc, char** argv) {
-  const std::size_t rows = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 10'000'000;
-  const std::size_t rounds = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 15;
-  embermesh::bench::use_cpu_time = argc > 3;
-  embermesh::bench::EngineBench(rows, rounds).run();
+  using namespace embermesh::bench;
+  const std::string task = argc > 2 ? argv[1] : "";
+  const std::size_t rows = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0;
+  if (task == "speed" && argc == 4) {
+    print(EngineBench(rows, std::strtoull(argv[3], nullptr, 10)).run());
+  } else if (task == "evict") {
+    print(measure_eviction(rows));
+  } else {
+    std::fprintf(stderr, "usage: engine_bench speed ROWS ROUNDS | engine_bench evict ROWS\n");
+    return 2;
+  }
 }

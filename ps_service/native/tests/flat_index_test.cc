@@ -90,7 +90,7 @@ TEST_F(FlatIndexTest, CostsAtMost24BytesAnEntryAndShrinksAgain) {
     if (i > 20000) {
       ASSERT_LE(index_.bytes(), 24 * (i + 1));
     }
-    ASSERT_LE(8 * index_.size(), 7 * index_.capacity());
+    ASSERT_LE(16 * index_.size(), 13 * index_.capacity());
   }
   for (std::uint64_t i = 0; i < kEntries - 1000; ++i) index_.erase(index_.find(mix64(i)));
   index_.shrink();

@@ -93,5 +93,35 @@ TEST(SparseShard, ClearGivesTheMemoryBack) {
   EXPECT_EQ(shard.bytes(), full);
 }
 
+TEST(SparseShard, ErasedKeysAreGoneAndTheOthersStay) {
+  SparseShard shard(two_tables(), 4, 1);
+  Keys keys(10000);
+  std::iota(keys.begin(), keys.end(), 0);
+  const auto values = pull(shard, {5000, 5000}, keys, true);
+  const std::size_t full = shard.bytes();
+  const Keys gone(keys.begin() + 500, keys.begin() + 5000);
+  EXPECT_EQ(shard.erase(std::vector<std::uint32_t>{4500, 0}, gone), 4500U);
+  EXPECT_EQ(shard.erase(std::vector<std::uint32_t>{4500, 0}, gone), 0U);
+  EXPECT_EQ(shard.rows(), (Keys{500, 5000}));
+  shard.compact();
+  EXPECT_LT(shard.bytes(), full);
+  EXPECT_EQ(pull(shard, {5000, 5000}, keys, false), values);  // erased ones read their initial rows
+}
+
+TEST(SparseShard, ATeamGivesTheBitsOfOneThread) {
+  SparseShard one(two_tables(), 16, 1);
+  SparseShard team(two_tables(), 16, 1, 3);
+  Keys keys(12000);
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = i * i % 1000;
+  const std::vector<std::uint32_t> counts = {4000, 2000, 1000, 5000};
+  EXPECT_EQ(pull(one, counts, keys, true), pull(team, counts, keys, true));
+  std::vector<float> grads(one.request_floats(counts, keys.size()));
+  std::iota(grads.begin(), grads.end(), -3.0F);
+  one.push(counts, keys, grads);
+  EXPECT_EQ(team.push(counts, keys, grads).applied, keys.size());
+  for (int p = 0; p < 16; ++p) EXPECT_EQ(one.dump_partition(p), team.dump_partition(p));
+  EXPECT_THROW(SparseShard(two_tables(), 4, 1, 0), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace embermesh

@@ -21,7 +21,8 @@ constexpr int kRounds = 60;
 // columns has seen half a write.
 class Stress : public testing::Test {
  protected:
-  SparseShard shard_{{TableConfig("t", kDim, "sgd", {{"lr", 1.0}}, "zeros", {})}, kPartitions, 1};
+  SparseShard shard_{
+      {TableConfig("t", kDim, "sgd", {{"lr", 1.0}}, "zeros", {})}, kPartitions, 1, 2};
   std::atomic<std::int64_t> applied_{0};
   std::atomic<int> torn_{0};
 
@@ -56,6 +57,18 @@ class Stress : public testing::Test {
     }
   }
 
+  // Removes keys that no writer uses, and packs the partitions that others work on.
+  void evict() {
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<std::uint64_t> keys(400);
+      for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = kKeys + i;
+      const std::vector<std::uint32_t> counts = {400};
+      pull(shard_, counts, keys, true);
+      EXPECT_EQ(shard_.erase(counts, keys), keys.size());
+      if (round % 4 == 0) shard_.compact();
+    }
+  }
+
   void dump() {
     for (int round = 0; round < kRounds; ++round) {
       const std::string block = shard_.dump_partition(round % kPartitions);
@@ -73,11 +86,31 @@ TEST_F(Stress, ConcurrentPullPushAndDumpLoseNothingAndTearNothing) {
   threads.emplace_back([this] { write(2); });
   threads.emplace_back([this] { read(3); });
   threads.emplace_back([this] { dump(); });
+  threads.emplace_back([this] { evict(); });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(torn_, 0);
   double total = 0.0;
   for (const float value : shard_.export_rows(0).values) total += value;
   EXPECT_EQ(total, static_cast<double>(applied_) * kDim);
+}
+
+TEST_F(Stress, TeamsAndLoneThreadsShareTheShard) {
+  const auto work = [this](std::uint64_t first) {
+    std::vector<std::uint64_t> keys(6000);  // enough for a team
+    for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = first + i % kKeys;
+    const std::vector<std::uint32_t> counts = {6000};
+    for (int round = 0; round < 10; ++round) {
+      check_rows(pull(shard_, counts, keys, true));
+      shard_.push(counts, keys, std::vector<float>(keys.size() * kDim, -1.0F));
+    }
+  };
+  std::thread other([&] { work(0); });
+  work(1);
+  other.join();
+  EXPECT_EQ(torn_, 0);
+  double total = 0.0;
+  for (const float value : shard_.export_rows(0).values) total += value;
+  EXPECT_EQ(total, 2.0 * 10 * 6000 * kDim);
 }
 
 TEST_F(Stress, SnapshotsUnderTrafficHoldWholeRowsAndOnlyGrow) {

@@ -16,7 +16,7 @@ keys_strategy = st.lists(
     st.one_of(st.sampled_from(ref.EXTREME_KEYS), st.integers(0, 30)), max_size=12
 )
 operation = st.tuples(
-    st.sampled_from(["pull", "peek", "push", "reload", "clear"]),
+    st.sampled_from(["pull", "peek", "push", "erase", "compact", "reload", "clear"]),
     st.lists(st.tuples(keys_strategy, keys_strategy), min_size=1, max_size=3),  # groups x tables
     st.integers(0, 2**31),
 )
@@ -61,6 +61,13 @@ class DictModel:
             self.rows[table][key] = self.rows[table][key] - np.float32(0.5) * grad
         return applied, missing
 
+    def erase(self, groups):
+        places = {(t, k) for group in groups for t, keys in enumerate(group) for k in keys}
+        present = [(table, key) for table, key in places if key in self.rows[table]]
+        for table, key in present:
+            del self.rows[table][key]
+        return len(present)
+
 
 def make_shard(dims, partitions, seed=11):
     tables = [
@@ -97,6 +104,10 @@ def test_it_behaves_as_a_dict_of_rows(dims, partitions, script):
             grads = np.random.default_rng(seed).normal(size=size).astype(np.float32)
             result = shard.push(counts, keys, grads)
             assert (result.applied, result.missing) == model.push(groups, grads)
+        elif name == "erase":
+            assert shard.erase(counts, keys) == model.erase(groups)
+        elif name == "compact":
+            shard.compact()
         elif name == "reload":
             blocks = [shard.dump_partition(p) for p in range(partitions)]
             shard = make_shard(dims, partitions)
@@ -286,3 +297,39 @@ def test_many_threads_lose_no_update_and_see_no_torn_row():
         thread.join()
     assert not errors
     assert (ref.floats(shard.pull(ref.u32(50), keys, insert=False)) == 400.0).all()
+
+
+def test_threads_change_no_bit():
+    rng = np.random.default_rng(4)
+    config = ref.table(dim=8, optimizer="adagrad")
+    one = _native.SparseShard([config], partitions=64, seed=1)
+    four = _native.SparseShard([config], partitions=64, seed=1, threads=4)
+    for _ in range(3):
+        keys = ref.u64(rng.integers(0, 6000, 20_000))  # enough keys for a team, many of them equal
+        grads = rng.normal(size=keys.size * 8).astype(np.float32)
+        counts = ref.u32(keys.size)
+        assert one.pull(counts, keys, insert=True) == four.pull(counts, keys, insert=True)
+        results = [shard.push(counts, keys, grads) for shard in (one, four)]
+        assert [(r.applied, r.missing) for r in results] == [(keys.size, 0)] * 2
+    assert one.erase(ref.u32(9000), keys[:9000]) == four.erase(ref.u32(9000), keys[:9000])
+    for p in range(64):
+        assert one.dump_partition(p) == four.dump_partition(p)
+
+
+def test_memory_follows_the_rows_both_ways():
+    shard = _native.SparseShard([ref.table(dim=16, optimizer="adagrad")], partitions=16, seed=1)
+    keys = ref.u64(range(100_000))
+    shard.pull(ref.u32(keys.size), keys, insert=True)
+    full = shard.bytes()
+    assert full <= keys.size * (2 * 16 * 4 + 24)  # weights, state and the overhead of a row
+    assert shard.erase(ref.u32(90_000), keys[10_000:]) == 90_000
+    assert shard.bytes() < 0.2 * full
+    values = shard.pull(ref.u32(10_000), keys[:10_000], insert=False)
+    shard.compact()
+    assert shard.pull(ref.u32(10_000), keys[:10_000], insert=False) == values
+    assert shard.rows().tolist() == [10_000]
+
+
+def test_threads_out_of_bounds_are_refused():
+    with pytest.raises(ValueError, match="threads: must be 1 to 256, got 0"):
+        _native.SparseShard([ref.table()], partitions=1, seed=0, threads=0)
