@@ -1,8 +1,8 @@
 """Snapshots while pulls go on: how long one takes to begin, how fast it is written, what it costs.
 
-`measure` fills the fields `snapshot_*` and `pull_slowdown_during_snapshot` of
-bench/results/engine.json; alone, `python -m bench.sides.engine_snapshot [ROWS]` prints them. The
-blocks are made and thrown away: what is measured is the engine, not a disk.
+`measure` fills the fields `snapshot_*` and `pull_slowdown_*` of bench/results/engine.json; alone,
+`engine_snapshot.py [ROWS]` prints them. The blocks are made and thrown away: what is measured is
+the engine, not a disk.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
@@ -20,6 +23,26 @@ from ps_service import _native
 
 ROWS, DIM, PARTITIONS, KEYS = 10_000_000, 16, 1024, 100_000
 ROUNDS, UNDISTURBED_SECONDS = 5, 1.0
+
+
+class Watch:
+    """Seconds of the calling thread since it was made."""
+
+    def __init__(self) -> None:
+        self._start, self._queued = time.perf_counter(), self._queue()
+
+    def wall(self) -> float:
+        """By the clock."""
+        return time.perf_counter() - self._start
+
+    def own(self) -> float:
+        """Without the time in which the thread could have run and got no core."""
+        return self.wall() - (self._queue() - self._queued)
+
+    @staticmethod
+    def _queue() -> float:
+        schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        return int(schedstat.read_text().split()[1]) / 1e9 if schedstat.exists() else 0.0
 
 
 def make_shard(rows: int) -> _native.SparseShard:
@@ -42,22 +65,24 @@ def make_shard(rows: int) -> _native.SparseShard:
 def measure(shard: _native.SparseShard, rows: int, rounds: int = ROUNDS) -> dict[str, float]:
     """Medians over `rounds` snapshots, each beside a time of undisturbed pulls.
 
-    snapshot_start_ms: of begin_snapshot. snapshot_mrows_s: millions of rows a second made into
-    blocks by one thread while another one pulls. pull_slowdown_during_snapshot: speed of the pulls
-    meanwhile, as a part of the undisturbed one. snapshot_cpu_ns: CPU time of the writer per row,
-    which does not depend on what else the machine does.
+    snapshot_start_ms: of begin_snapshot. snapshot_mrows_s: millions of rows made into blocks in a
+    second of the writing thread while another one pulls. pull_slowdown_during_snapshot: speed of
+    the pulls meanwhile, as a part of the undisturbed one. Both threads' time is that in which they
+    ran or waited for each other, without the time in which others had the core (which depends on
+    the machine); the plain clock gives the fields `_wall`.
     """
     random = np.random.default_rng(0)
     requests = [random.integers(0, rows, KEYS).astype(np.uint64) for _ in range(16)]
     counts = np.array([KEYS], dtype=np.uint32)
 
-    def pulls_per_second(go_on: Callable[[float], bool]) -> float:
-        start = time.perf_counter()
+    def pull_while(go_on: Callable[[float], bool]) -> tuple[float, float]:
+        """Seconds per pull: without those in which others had the core, and by the clock."""
+        watch = Watch()
         done = 0
-        while done == 0 or go_on(time.perf_counter() - start):
+        while done == 0 or go_on(watch.wall()):
             shard.pull(counts, requests[done % len(requests)], insert=False)
             done += 1
-        return done / (time.perf_counter() - start)
+        return watch.own() / done, watch.wall() / done
 
     results: dict[str, list[float]] = {}
 
@@ -65,26 +90,27 @@ def measure(shard: _native.SparseShard, rows: int, rounds: int = ROUNDS) -> dict
         results.setdefault(name, []).append(value)
 
     for number in range(rounds):
-        undisturbed = pulls_per_second(lambda seconds: seconds < UNDISTURBED_SECONDS)
+        undisturbed = pull_while(lambda seconds: seconds < UNDISTURBED_SECONDS)
         start = time.perf_counter()
         snapshot = shard.begin_snapshot(number)
         note("snapshot_start_ms", 1e3 * (time.perf_counter() - start))
         over = threading.Event()
 
         def write(held: _native.Snapshot = snapshot, over: threading.Event = over) -> None:
-            start, cpu = time.perf_counter(), time.thread_time()
+            watch = Watch()
             for partition in range(PARTITIONS):
                 held.dump(partition)
-            note("snapshot_mrows_s", rows / 1e6 / (time.perf_counter() - start))
-            note("snapshot_cpu_ns", 1e9 * (time.thread_time() - cpu) / rows)
+            note("snapshot_mrows_s", rows / 1e6 / watch.own())
+            note("snapshot_mrows_s_wall", rows / 1e6 / watch.wall())
             held.commit()
             over.set()
 
         writer = threading.Thread(target=write)
         writer.start()
-        meanwhile = pulls_per_second(lambda _, over=over: not over.is_set())
+        meanwhile = pull_while(lambda _, over=over: not over.is_set())
         writer.join()
-        note("pull_slowdown_during_snapshot", meanwhile / undisturbed)
+        note("pull_slowdown_during_snapshot", undisturbed[0] / meanwhile[0])
+        note("pull_slowdown_during_snapshot_wall", undisturbed[1] / meanwhile[1])
     return {name: statistics.median(values) for name, values in results.items()}
 
 
