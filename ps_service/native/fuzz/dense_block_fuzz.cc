@@ -17,8 +17,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     FUZZ_CHECK(DenseBlock::load(fuzz::bytes_of(dumped))->dump() == dumped);
     const std::span<const std::byte> parts[] = {fuzz::bytes_of(dumped), fuzz::bytes_of(dumped)};
     const std::size_t half = loaded->size() / 2;
-    const auto joined = DenseBlock::join(parts, half, loaded->size(), loaded->optimizer().name(),
-                                         loaded->optimizer().params());
+    const auto& optimizer = loaded->rule().optimizer();
+    const auto joined = DenseBlock::join(parts, half, loaded->size(), optimizer.name(),
+                                         optimizer.params(), loaded->rule().options());
     FUZZ_CHECK(joined->size() == loaded->size());
   } catch (const std::invalid_argument&) {  // as it must be
   }

@@ -17,15 +17,28 @@ namespace embermesh::fuzz {
 
 inline constexpr std::uint32_t kPartitions = 4;
 
+// One of them has 16-bit weights, and its rows may be evicted.
 inline std::vector<TableConfig> tables() {
   std::vector<TableConfig> out;
-  out.emplace_back("a", 3, "adam", ParamMap{}, "uniform", ParamMap{});
+  out.emplace_back("a", 3, "adam", ParamMap{}, "uniform", ParamMap{}, UpdateOptions{}, "bf16");
   out.emplace_back("b", 5, "adagrad", ParamMap{}, "uniform", ParamMap{});
+  out.front().rows = RowPolicy{"all", {}, RuleMap{{"lfu", {{"rows", 100.0}}}}};
   return out;
 }
 
 inline std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+inline constexpr std::uint32_t kNow = 1'800'000'000;
+
+// Rows for a few keys of both tables, as training makes them.
+inline void fill(SparseShard& shard) {
+  std::vector<std::uint64_t> keys;
+  for (std::uint64_t i = 0; i < 24; ++i) keys.push_back(i % 5 == 0 ? ~i : i);
+  const std::vector<std::uint32_t> counts = {12, 12};
+  std::vector<float> values(shard.request_floats(counts, keys.size()));
+  shard.pull(counts, keys, true, values.data(), {1, kNow});
 }
 
 // The input with a checksum that fits, so that what lies behind the checksum is tested too. An odd

@@ -20,17 +20,14 @@ void put_block(const fs::path& file, const std::string& block) { put(file, '\0' 
 
 void blocks(const fs::path& folder) {
   embermesh::SparseShard shard(fuzz::tables(), fuzz::kPartitions, 1);
-  std::vector<std::uint64_t> keys;
-  for (std::uint64_t i = 0; i < 24; ++i) keys.push_back(i % 5 == 0 ? ~i : i);
-  const std::vector<std::uint32_t> counts = {12, 12};
-  std::vector<float> values(12 * 3 + 12 * 5);
   put_block(folder / "empty", shard.dump_partition(0));
-  shard.pull(counts, keys, true, values.data());
+  fuzz::fill(shard);
   for (std::uint32_t p = 0; p < fuzz::kPartitions; ++p) {
     put_block(folder / ("whole-" + std::to_string(p)), shard.dump_partition(p));
   }
   shard.begin_snapshot(1, std::nullopt)->commit();
-  shard.push(counts, keys, values);
+  const std::vector<std::uint64_t> keys = {1, 2, ~0ULL, 13};
+  shard.push(std::vector<std::uint32_t>{3, 1}, keys, std::vector<float>(3 * 3 + 5, 0.5F));
   const auto delta = shard.begin_snapshot(2, 1);
   for (std::uint32_t p = 0; p < fuzz::kPartitions; ++p) {
     if (const auto block = delta->dump(p)) {
@@ -44,9 +41,17 @@ void blocks(const fs::path& folder) {
   put_block(folder / "removal", std::move(removal).seal());
 }
 
+void lifecycle(const fs::path& folder) {
+  embermesh::SparseShard shard(fuzz::tables(), fuzz::kPartitions, 1);
+  fuzz::fill(shard);
+  for (std::uint32_t p = 0; p < fuzz::kPartitions; ++p) {
+    put_block(folder / std::to_string(p), shard.dump_lifecycle(p, fuzz::kNow));
+  }
+}
+
 void dense(const fs::path& folder) {
   const std::vector<float> values(7, 0.5F);
-  for (const char* optimizer : {"sgd", "adagrad", "adam", "ftrl"}) {
+  for (const char* optimizer : {"sgd", "adagrad", "adam", "ftrl", "rmsprop", "amsgrad"}) {
     put_block(folder / optimizer, embermesh::DenseBlock(values, optimizer, {}).dump());
   }
 }
@@ -67,6 +72,7 @@ int main(int count, char** arguments) {
   const fs::path root = arguments[1];
   blocks(root / "partition_block");
   dense(root / "dense_block");
+  lifecycle(root / "lifecycle_block");
   arrays(root / "request");
   arrays(root / "plan");
   return 0;
