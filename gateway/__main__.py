@@ -26,7 +26,7 @@ from gateway.loop import Reconciler, Tools
 from gateway.metrics import GatewayMetrics
 from gateway.reconciler import Limits
 from gateway.targets import Target
-from services.kit import config, lifecycle, plugins, telemetry
+from services.kit import config, lifecycle, plugins, telemetry, usage
 from services.kit.discovery import Registry
 from services.kit.errors import Unavailable
 from services.kit.storage import Storage
@@ -41,7 +41,7 @@ def serve(stop: threading.Event) -> None:
     settings = config.load(GatewayConfig)
     telemetry.setup_logging(settings.log_level, service="gateway")
     registry = prometheus_client.CollectorRegistry()
-    prometheus_client.ProcessCollector(registry=registry)
+    usage.expose(registry)
     gateway, reconciler = assemble(settings, registry)
     with _listen(settings.host, settings.port) as listener:
         server = uvicorn.Server(

@@ -15,6 +15,8 @@ from services.api.views import JobState, RestoreRequest
 from services.kit.errors import Conflict
 
 _ACTIVE = (JobState.STARTING, JobState.RUNNING)
+# No other counts are asked for.
+UNSCALED: dict[str, Any] = {"scale_to": None, "scale_sparse_to": None}
 
 
 def cancel(record: JobRecord, now: float) -> JobRecord:
@@ -25,10 +27,10 @@ def cancel(record: JobRecord, now: float) -> JobRecord:
     if ends_as in (JobState.SUCCEEDED, JobState.FAILED):
         raise Conflict(f"job {record.id} has {ends_as}; there is nothing to cancel")
     if record.state == JobState.PENDING:
-        return move(record, JobState.CANCELLED, now, scale_to=None)
+        return move(record, JobState.CANCELLED, now, **UNSCALED)
     if record.state == JobState.STOPPING:
         return dataclasses.replace(record, becomes=JobState.CANCELLED, updated=now)
-    return move(record, JobState.STOPPING, now, becomes=JobState.CANCELLED, scale_to=None)
+    return move(record, JobState.STOPPING, now, becomes=JobState.CANCELLED, **UNSCALED)
 
 
 def restore(record: JobRecord, manifest: str, request: RestoreRequest, now: float) -> JobRecord:
@@ -37,7 +39,7 @@ def restore(record: JobRecord, manifest: str, request: RestoreRequest, now: floa
         "restore": manifest,
         "restarts": 0,
         "not_before": 0.0,
-        "scale_to": None,
+        **UNSCALED,
         "error": "",
         "result": None,
         "spec": with_resources(
@@ -58,8 +60,12 @@ def restore(record: JobRecord, manifest: str, request: RestoreRequest, now: floa
     return move(record, JobState.PENDING, now, **changes)
 
 
-def scale(record: JobRecord, trainers: int, now: float) -> JobRecord:
-    """Asks for another number of trainers: checkpoint, then the next generation from it."""
+def scale(
+    record: JobRecord, trainers: int | None, now: float, *, sparse_ps: int | None = None
+) -> JobRecord:
+    """Asks for other numbers of processes: checkpoint, then the next generation from it. None
+    leaves a number as it is.
+    """
     if record.state not in _ACTIVE:
         raise Conflict(f"job {record.id} is {record.state}; only a starting or running job scales")
     if record.spec.get("checkpoint") is None:
@@ -67,11 +73,14 @@ def scale(record: JobRecord, trainers: int, now: float) -> JobRecord:
             f"job {record.id} has no `checkpoint` in its spec; scaling goes through a checkpoint, "
             "so it would lose all progress"
         )
-    present = record.spec["resources"]["trainers"]
-    wanted = None if trainers == present else trainers
-    if wanted == record.scale_to:
+    present = record.spec["resources"]
+    wanted = None if trainers == present["trainers"] else trainers
+    shards = None if sparse_ps == present["sparse_ps"] else sparse_ps
+    if (wanted, shards) == (record.scale_to, record.scale_sparse_to):
         return record
-    return dataclasses.replace(record, scale_to=wanted, scale_at=now, updated=now)
+    return dataclasses.replace(
+        record, scale_to=wanted, scale_sparse_to=shards, scale_at=now, updated=now
+    )
 
 
 def with_resources(spec: dict[str, Any], **counts: int | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from gateway import actions, reconciler
 from gateway import compile as compiling
 from gateway.actions import Action
+from gateway.autoscaler import Autoscaler
 from gateway.checkpoints import CheckpointClient
 from gateway.metrics import GatewayMetrics
 from gateway.reconciler import Limits, Seen
@@ -86,6 +87,7 @@ class Reconciler:
         self._tick, self._lease_seconds = tick, lease_seconds
         self._lease: Lease | None = None
         self._watch = LeaseWatch()
+        self._autoscaler = Autoscaler(tools.metrics.autoscale)
         self._trouble: dict[str, str] = {}  # job -> why its last look failed
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop, name="reconciler", daemon=True)
@@ -126,6 +128,7 @@ class Reconciler:
             records = self._tools.store.active()
             jobs = {r.id for r in records}
             self._watch.keep_only(jobs)
+            self._autoscaler.keep_only(jobs)
             self._trouble = {job: text for job, text in self._trouble.items() if job in jobs}
             changes = [self._attend(record) for record in records]
         return any(changes)
@@ -144,6 +147,7 @@ class Reconciler:
     def _set_lease(self, lease: Lease | None) -> None:
         self._lease = lease
         self._watch.reset()
+        self._autoscaler.reset()
         self._tools.metrics.leader.set(0 if lease is None else 1)
 
     def _attend(self, record: JobRecord) -> bool:
@@ -182,14 +186,15 @@ class Reconciler:
         if lease is None:
             return False
         seen = self._see(record)
-        step = reconciler.step(record, seen, tools.clock(), tools.limits)
+        wished, said = self._autoscaler.consider(record, seen.members, tools.clock())
+        step = reconciler.step(wished, seen, tools.clock(), tools.limits)
         changed = step.record != record
         stored = tools.store.save(step.record, lease) if changed else record
         if stored.restarts > record.restarts:
             tools.metrics.restarts.inc()
         if step.actions and not tools.store.renew(lease, self._lease_seconds):
             raise Conflict(f"job {record.id}: this gateway lost the lead")
-        for action in step.actions:
+        for action in (*said, *step.actions):
             self._act(stored, seen, action, lease)
             tools.metrics.actions.labels(action.kind).inc()
         if stored.state.final:

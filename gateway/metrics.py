@@ -5,6 +5,7 @@ from __future__ import annotations
 import prometheus_client
 
 from services.api.views import JobState
+from services.kit.discovery import Role
 from services.kit.telemetry import LATENCY_BUCKETS
 
 
@@ -43,6 +44,7 @@ class GatewayMetrics:
             "Generations started because a process failed.",
             registry=registry,
         )
+        self.autoscale = AutoscaleMetrics(registry)
         self.http_seconds = prometheus_client.Histogram(
             "embermesh_http_seconds",
             "Time to answer a request of the REST API.",
@@ -55,3 +57,48 @@ class GatewayMetrics:
         """Sets the gauge of every state."""
         for state in JobState:
             self.jobs.labels(str(state)).set(counts.get(str(state), 0))
+
+
+class AutoscaleMetrics:
+    """What the autoscaler sees and wants; a HorizontalPodAutoscaler may read the gauges too."""
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._wanted = prometheus_client.Gauge(
+            "embermesh_autoscale_wanted_replicas",
+            "Replicas the job should have.",
+            ["job", "role"],
+            registry=registry,
+        )
+        self._load = prometheus_client.Gauge(
+            "embermesh_autoscale_load",
+            "Share of what the job's present replicas can do; above 1 they are too few.",
+            ["job", "role"],
+            registry=registry,
+        )
+        self._decisions = prometheus_client.Counter(
+            "embermesh_autoscale_decisions_total",
+            "Changes of the number of replicas that were asked for: up or down.",
+            ["role", "direction"],
+            registry=registry,
+        )
+        for role in (Role.TRAINER, Role.SPARSE_PS):
+            for direction in ("up", "down"):
+                self._decisions.labels(str(role), direction)
+        self._shown: set[tuple[str, str]] = set()
+
+    def show(self, job: str, role: str, replicas: int, load: float) -> None:
+        """The present wish."""
+        self._shown.add((job, role))
+        self._wanted.labels(job, role).set(replicas)
+        self._load.labels(job, role).set(load)
+
+    def hide(self, job: str) -> None:
+        """Drops the job's series."""
+        for shown in [s for s in self._shown if s[0] == job]:
+            self._shown.remove(shown)
+            self._wanted.remove(*shown)
+            self._load.remove(*shown)
+
+    def decided(self, role: str, *, up: bool) -> None:
+        """Another number of replicas was asked for."""
+        self._decisions.labels(role, "up" if up else "down").inc()

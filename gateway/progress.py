@@ -18,17 +18,17 @@ def progress_of(members: Sequence[Member]) -> Progress:
     """
     trainers = [m.status for m in members if m.role == Role.TRAINER]
     shards = [m.status for m in members if m.role == Role.SPARSE_PS]
-    totals = _values(trainers, "total_samples")
-    lags = _values(trainers, "lag")
+    totals = numbers(trainers, "total_samples")
+    lags = numbers(trainers, "lag")
     return Progress(
-        samples=int(sum(_values(trainers, "samples"))),
+        samples=int(sum(numbers(trainers, "samples"))),
         total_samples=int(max(totals)) if totals else None,
-        samples_per_second=sum(_values(trainers, "samples_per_second")),
-        step=int(max(_values(trainers, "step"), default=0)),
+        samples_per_second=sum(numbers(trainers, "samples_per_second")),
+        step=int(max(numbers(trainers, "step"), default=0)),
         loss=_average(trainers, "loss"),
         auc=_average(trainers, "auc"),
-        rows=int(sum(_values(shards, "rows"))),
-        bad_rows=int(sum(_values(trainers, "bad_rows"))),
+        rows=int(sum(numbers(shards, "rows"))),
+        bad_rows=int(sum(numbers(trainers, "bad_rows"))),
         lag=int(sum(lags)) if lags else None,
     )
 
@@ -58,9 +58,10 @@ def _average(statuses: Sequence[dict[str, Any]], key: str) -> float | None:
     return sum(value * weight for value, weight in pairs) / total
 
 
-def _values(statuses: Iterable[dict[str, Any]], key: str) -> list[float]:
-    numbers = (_number(status.get(key)) for status in statuses)
-    return [n for n in numbers if n is not None]
+def numbers(statuses: Iterable[dict[str, Any]], key: str) -> list[float]:
+    """What the statuses say under `key`, where that is a finite number."""
+    found = (_number(status.get(key)) for status in statuses)
+    return [n for n in found if n is not None]
 
 
 def _number(value: Any) -> float | None:

@@ -19,7 +19,7 @@ from typing import Any
 from gateway import compile as compiling
 from gateway.actions import Action, Emit, PublishRun, RetireRun, Start, Stop, TakeCheckpoint
 from gateway.checkpoints import Call
-from gateway.commands import with_resources
+from gateway.commands import UNSCALED, with_resources
 from gateway.failures import Failure, failure_of
 from gateway.progress import progress_of, result_of
 from gateway.record import JobRecord
@@ -127,8 +127,8 @@ def _running(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: Jo
     done = {m.rank for m in seen.members if m.role == Role.TRAINER and m.phase == Phase.DONE}
     if done.issuperset(range(spec.resources.trainers)):
         return _finishing(record, seen, now, limits, spec)
-    if record.scale_to is not None:
-        return _scaling(record, seen, now, limits, record.scale_to)
+    if record.scale_to is not None or record.scale_sparse_to is not None:
+        return _scaling(record, seen, now, limits)
     return Step(record, _published(record, seen))
 
 
@@ -153,27 +153,27 @@ def _finishing(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: 
     text = (
         "training is complete" if result is None else f"training is complete, test AUC {result.auc}"
     )
-    return _end(
-        record, JobState.SUCCEEDED, now, Emit("trained", text), result=result, scale_to=None
-    )
+    return _end(record, JobState.SUCCEEDED, now, Emit("trained", text), result=result, **UNSCALED)
 
 
-def _scaling(record: JobRecord, seen: Seen, now: float, limits: Limits, trainers: int) -> Step:
-    """A checkpoint, then the next generation from it with another number of trainers."""
+def _scaling(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
+    """A checkpoint, then the next generation from it with other numbers of processes."""
     outcome = _outcome(seen.call, f"{SCALE} {record.scale_at}", now, limits)
     if isinstance(outcome, str):
-        kept = dataclasses.replace(record, scale_to=None, updated=now)
-        return Step(kept, (Emit("scale-failed", f"trainers stay as they are: {outcome}"),))
+        kept = dataclasses.replace(record, **UNSCALED, updated=now)
+        return Step(kept, (Emit("scale-failed", f"all processes stay as they are: {outcome}"),))
     if not isinstance(outcome, CheckpointView):
         return Step(record, (*_published(record, seen), *outcome))
+    spec = with_resources(record.spec, trainers=record.scale_to, sparse_ps=record.scale_sparse_to)
+    counts = "{trainers} trainers and {sparse_ps} sparse-PS".format(**spec["resources"])
     return _end(
         record,
         JobState.PENDING,
         now,
-        Emit("scaling", f"to {trainers} trainers from checkpoint {outcome.id}"),
+        Emit("scaling", f"to {counts} from checkpoint {outcome.id}"),
         restore=outcome.uri,
-        spec=with_resources(record.spec, trainers=trainers),
-        scale_to=None,
+        spec=spec,
+        **UNSCALED,
         not_before=0.0,
     )
 

@@ -41,6 +41,7 @@ class JobRecord:
     checkpoint_before: str = ""  # id of the newest checkpoint when the present generation began
     not_before: float = 0.0  # PENDING: earliest start
     scale_to: int | None = None  # trainers asked for, until the change is carried out
+    scale_sparse_to: int | None = None  # sparse-PS asked for, likewise
     scale_at: float = 0.0  # when that was asked
     progress: Progress = dataclasses.field(
         default_factory=Progress

@@ -1,4 +1,4 @@
-"""Writes the documents that come from the code: docs/jobspec.md and docs/metrics.md.
+"""Writes what comes from the code: docs/jobspec.md, docs/metrics.md and the Grafana dashboards.
 
 `python -m tools.gen_docs` writes them; with `--check` it only says which are not current (exit 1).
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools import doc_jobspec, doc_metrics
+from tools import dashboards, doc_jobspec, doc_metrics, grafana
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def documents(root: Path) -> dict[Path, str]:
     """Path -> text as it must be."""
+    folder = root / "deploy" / "grafana" / "dashboards"
     return {
+        **{folder / f"{d.uid}.json": grafana.render(d) for d in dashboards.ALL},
         root / "docs" / "jobspec.md": doc_jobspec.render(),
         root / "docs" / "metrics.md": doc_metrics.render(root),
     }
@@ -36,7 +38,7 @@ def main(arguments: list[str]) -> int:
             relative = path.relative_to(ROOT)
             sys.stderr.write(f"{relative} is not current: run `python -m tools.gen_docs`\n")
         else:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     return 1 if stale and arguments else 0
 

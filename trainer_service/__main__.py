@@ -163,6 +163,7 @@ def _take_steps(
     progress = Progress(
         metrics,
         restored_samples=restored.samples if restored and rank == 0 else 0,
+        staleness_bound=job.spec.training.staleness,
     )
     live = job.spec.data.source.startswith("kafka://")
     batches = ReadAhead(

@@ -53,7 +53,7 @@ class Loop:
         step = 0
         try:
             while not stop.is_set():
-                with self._phase("wait"):
+                with self._progress.waiting(), self._phase("wait"):
                     planned = self._batches.next(stop)
                 step += 1
                 parameters = self._take(step, planned, parameters)

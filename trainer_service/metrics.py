@@ -46,6 +46,11 @@ class TrainerMetrics:
             buckets=_STALENESS_BUCKETS,
             registry=registry,
         )
+        self.stale_batches = Counter(
+            "embermesh_trainer_stale_batches_total",
+            "Batches whose staleness was above the job's bound.",
+            registry=registry,
+        )
         self.keys = Counter(
             "embermesh_trainer_keys_total",
             "Distinct keys pulled, summed over steps.",
@@ -73,6 +78,16 @@ class TrainerMetrics:
         self.copc = Gauge(
             "embermesh_trainer_copc",
             "Clicks over predicted clicks of the recent window; 1 is calibrated.",
+            registry=registry,
+        )
+        self.staleness_bound = Gauge(
+            "embermesh_trainer_staleness_bound_steps",
+            "The job's training.staleness.",
+            registry=registry,
+        )
+        self.stepping = Gauge(
+            "embermesh_trainer_stepping",
+            "1 while this trainer has steps to take, 0 before it is ready and after its last.",
             registry=registry,
         )
         self.lag = Gauge(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,22 @@ class Progress:
         metrics: TrainerMetrics,
         *,
         restored_samples: int = 0,
+        staleness_bound: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`restored_samples` were trained by earlier generations."""
+        """`restored_samples` were trained by earlier generations; `staleness_bound` is the job's,
+        in steps.
+        """
         self._metrics, self._clock = metrics, clock
-        self._restored = restored_samples
+        self._restored, self._staleness_bound = restored_samples, staleness_bound
+        metrics.staleness_bound.set(staleness_bound)
+        metrics.stepping.set(1)
         self._progressive = Progressive()
         self._step = self._samples = self._staleness = 0
         self._start = self._refreshed = clock()
-        self._points: deque[tuple[float, int]] = deque([(self._start, 0)], maxlen=_RATE_POINTS)
+        self._waited = 0.0  # seconds
+        # Time, samples and seconds waited so far.
+        self._points = deque([(self._start, 0, 0.0)], maxlen=_RATE_POINTS)
         self._bad_rows = 0
         self._lag: int | None = None
         self._total: int | None = None
@@ -51,6 +59,15 @@ class Progress:
         """Rows trained; those of earlier generations included where the caller gave them."""
         return self._restored + self._samples
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The trainer waits for data inside it."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._waited += self._clock() - start
+
     def stepped(
         self, step: int, result: StepResult, labels: npt.NDArray[np.float32], *, staleness: int
     ) -> None:
@@ -59,6 +76,7 @@ class Progress:
         """
         self._step, self._staleness = step, staleness
         self._metrics.staleness.observe(staleness)
+        self._metrics.stale_batches.inc(staleness > self._staleness_bound)
         self._samples += len(labels)
         self._metrics.steps.inc()
         if len(labels):
@@ -76,7 +94,8 @@ class Progress:
 
     def finished(self) -> None:
         """No further step follows: samples/s becomes the mean over the whole run."""
-        self._points = deque([(self._start, 0)], maxlen=_RATE_POINTS)
+        self._metrics.stepping.set(0)
+        self._points = deque([(self._start, 0, 0.0)], maxlen=_RATE_POINTS)
         self._refresh()
 
     def evaluated(self, result: Evaluation) -> None:
@@ -89,8 +108,9 @@ class Progress:
 
     def _refresh(self) -> None:
         now = self._refreshed = self._clock()
-        since, before = self._points[0]
-        self._points.append((now, self._samples))
+        since, before, waited = self._points[0]
+        self._points.append((now, self._samples, self._waited))
+        seconds = now - since
         window = self._progressive.window()
         for gauge, value in (
             (self._metrics.loss, window.loss),
@@ -103,7 +123,8 @@ class Progress:
         self._status = {
             "step": self._step,
             "samples": self.samples,
-            "samples_per_second": (self._samples - before) / (now - since) if now > since else 0.0,
+            "samples_per_second": (self._samples - before) / seconds if seconds > 0 else 0.0,
+            "wait_share": (self._waited - waited) / seconds if seconds > 0 else 0.0,
             "loss": window.loss,
             "auc": window.auc,
             "copc": window.copc,

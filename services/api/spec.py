@@ -14,6 +14,7 @@ import pydantic
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from services.api.autoscale import Autoscale
 from services.api.base import Duration, Strict
 from services.api.features import Features
 from services.api.optimizers import Optimizers
@@ -187,6 +188,9 @@ class JobSpec(Strict):
     checkpoint: CheckpointSpec | None = Field(
         default=None, description="Without it nothing is kept after the job."
     )
+    autoscale: Autoscale | None = Field(
+        default=None, description="Without it the numbers of processes stay as they are."
+    )
     max_restarts: int = Field(
         default=3, ge=0, le=1000, description="Attempts after a process of the job died."
     )
@@ -195,6 +199,8 @@ class JobSpec(Strict):
     def _together(self) -> JobSpec:
         if self.training.epochs > 1 and self.data.source.startswith("kafka://"):
             raise ValueError("training.epochs: a kafka:// source is read once")
+        if self.autoscale is not None and self.checkpoint is None:
+            raise ValueError("autoscale: a change of scale goes through a checkpoint; give one")
         return self
 
 

@@ -15,7 +15,7 @@ from services.checkpoint.coordinator import Coordinator
 from services.checkpoint.metrics import CheckpointMetrics
 from services.checkpoint.scheduler import Scheduler
 from services.checkpoint.servicer import CheckpointServicer
-from services.kit import config, discovery, lifecycle, rpc, telemetry
+from services.kit import config, discovery, lifecycle, rpc, telemetry, usage
 from services.kit.storage import Storage
 from services.wire import checkpoint_pb2_grpc
 
@@ -30,7 +30,7 @@ def serve(stop: threading.Event) -> None:
     telemetry.setup_logging(settings.log_level, service="checkpoint")
     registry = discovery.Registry(discovery.connect(settings.redis_url))
     metrics_registry = prometheus_client.CollectorRegistry()
-    prometheus_client.ProcessCollector(registry=metrics_registry)
+    usage.expose(metrics_registry)
     metrics = CheckpointMetrics(metrics_registry)
     coordinator = Coordinator(registry, Storage(), metrics, settings, stop)
     scheduler = Scheduler(registry, coordinator, metrics, settings.scan_seconds, stop)

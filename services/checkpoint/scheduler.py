@@ -70,7 +70,9 @@ class Scheduler:
         self._reap()
         runs = self._registry.active_runs()
         self._metrics.keep_only({run.job for run in runs})
-        self._schedule.update(_wishes(runs), self._clock())
+        wishes = _wishes(runs)
+        self._metrics.scheduled({job: wish.every for job, wish in wishes.items()})
+        self._schedule.update(wishes, self._clock())
         for job, generation in self._schedule.due(self._clock()):
             if job in self._busy:
                 continue

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import prometheus_client
 
-from services.kit import config, errors, lifecycle, telemetry
+from services.kit import config, errors, lifecycle, telemetry, usage
 from services.kit.discovery import Heartbeat, Member, Phase, Registry, Role, Run, connect
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ class MemberProcess:
     def __init__(self, role: Role, settings: MemberConfig, registry: Registry, run: Run) -> None:
         self.settings, self.registry, self.run = settings, registry, run
         self.metrics = prometheus_client.CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=self.metrics)
+        usage.expose(self.metrics)
+        self._usage = usage.UsageMeter()
         self._lock = threading.Lock()
         self._member = Member(settings.job, settings.generation, role, settings.rank)
         self._status: Callable[[], dict[str, Any]] = dict
@@ -55,7 +56,8 @@ class MemberProcess:
         """The present lease content."""
         with self._lock:
             member, status = self._member, self._status
-        return dataclasses.replace(member, status=status())  # outside the lock: it may call update
+        # Outside the lock: status() may call update.
+        return dataclasses.replace(member, status={**self._usage.look(), **status()})
 
     def update(self, **changes: Any) -> None:
         """Changes address, phase, error, … of the member; seen at the next beat."""
