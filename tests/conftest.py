@@ -14,6 +14,7 @@ pytest_plugins = (
     "tests.fixtures.redis_server",
     "tests.fixtures.kafka_broker",
     "tests.fixtures.s3",
+    "tests.fixtures.prometheus_server",
 )
 
 

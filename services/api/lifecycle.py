@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from services.api.base import Duration, Strict
 
@@ -49,6 +49,10 @@ class Admission(Strict):
     @classmethod
     def _defaults(cls, value: Any) -> Any:
         return _named(value)
+
+    @model_serializer(mode="wrap")
+    def _given(self, complete: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_none(complete(self))
 
     @model_validator(mode="after")
     def _one(self) -> Admission:
@@ -127,6 +131,10 @@ class Eviction(Strict):
     def _defaults(cls, value: Any) -> Any:
         return _named(value)
 
+    @model_serializer(mode="wrap")
+    def _given(self, complete: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_none(complete(self))
+
     @model_validator(mode="after")
     def _together(self) -> Eviction:
         if self.lfu is not None and (self.lru is not None or self.score is not None):
@@ -159,3 +167,8 @@ def _named(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: {} if item is None else item for key, item in value.items()}
     return value
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    """What is not given must not be written: read back, a null means all defaults."""
+    return {key: item for key, item in fields.items() if item is not None}

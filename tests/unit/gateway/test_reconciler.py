@@ -296,7 +296,7 @@ def test_scaling_that_gets_no_checkpoint_leaves_the_job_as_it_is() -> None:
     call = Call(3, f"{SCALE} 1990.0", began=2000.0, ended=2001.0, error="disk full", permanent=True)
     result = step(scaling(), seen(call=call), 2001.0, LIMITS)
     assert (result.record.state, result.record.scale_to) == (JobState.RUNNING, None)
-    assert event(result).message == "trainers stay as they are: disk full"
+    assert event(result).message == "all processes stay as they are: disk full"
 
 
 def test_the_end_of_the_data_overtakes_scaling() -> None:

@@ -77,6 +77,21 @@ def test_features_that_share_a_table_share_its_policies() -> None:
         Features.model_validate({"sparse": sparse})
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        Admission.model_validate("probability"),
+        Admission.model_validate({"count": {"n": 3}}),
+        Eviction.model_validate({"lru": None, "floor": 5}),
+        Eviction.model_validate({"ttl": "30d", "norm": {"below": 0.1}}),
+    ],
+    ids=str,
+)
+def test_a_section_reads_what_it_writes(section: Admission | Eviction) -> None:
+    """The gateway keeps a spec as JSON."""
+    assert type(section).model_validate_json(section.model_dump_json()) == section
+
+
 def test_policies_survive_the_wire() -> None:
     admission = Admission.model_validate({"probability": {"p": 0.25}})
     eviction = Eviction.model_validate({"score": {"click": 3}, "ttl": "1d"})
