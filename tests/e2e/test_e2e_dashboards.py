@@ -85,6 +85,10 @@ def _finite(series: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [s for s in series if math.isfinite(float(s["value"][1]))]
 
 
+def _name(legend: str, labels: dict[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda m: labels.get(m[1], ""), legend).strip()
+
+
 def _demand(server: Prometheus, expression: str) -> list[dict[str, Any]]:
     return until(
         lambda: _finite(server.query(expression)), seconds=_PATIENCE, what=f"data of {expression}"
@@ -95,8 +99,9 @@ def _demand(server: Prometheus, expression: str) -> list[dict[str, Any]]:
 def test_a_panel_shows_data(live: Prometheus, panel: Any) -> None:
     for query in panel.queries:
         series = _demand(live, query.expr.replace('job=~"$job"', 'job=~".+"'))
-        for label in re.findall(r"\{\{(\w+)\}\}", query.legend):
-            assert all(s["metric"].get(label) for s in series), f"{query.expr}: no {label}"
+        names = [_name(query.legend, s["metric"]) for s in series]
+        assert all(names), f"{query.expr}: a series without a name"
+        assert len(set(names)) == len(names), f"{query.expr}: two series of one name in {names}"
 
 
 @pytest.mark.parametrize("record", RECORDS)

@@ -85,7 +85,12 @@ DASHBOARD = Dashboard(
                 Panel(
                     "Memory, share of the limit",
                     "Of the container's limit, else of the machine's memory.",
-                    [Query('member:embermesh_process_memory:share{role!=""}', "{{role}} {{rank}}")],
+                    [
+                        Query(
+                            'member:embermesh_process_memory:share{role!=""}',
+                            "{{job}} {{role}} {{rank}}",
+                        )
+                    ],
                     unit="percentunit",
                     top=1,
                 ),
@@ -96,7 +101,7 @@ DASHBOARD = Dashboard(
                         Query(
                             f'rate(process_cpu_seconds_total{{role!=""}}[{RANGE}]) '
                             "/ embermesh_process_cpus",
-                            "{{role}} {{rank}}",
+                            "{{job}} {{role}} {{rank}}",
                         )
                     ],
                     unit="percentunit",
@@ -104,7 +109,7 @@ DASHBOARD = Dashboard(
                 Panel(
                     "Processes that answer",
                     "Targets whose metrics could be read, by job and role.",
-                    [Query("sum by (job, role) (up)", "{{job}} {{role}}")],
+                    [Query("sum by (job, role, service) (up)", "{{job}} {{role}}{{service}}")],
                     decimals=0,
                 ),
             ],
