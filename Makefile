@@ -8,6 +8,7 @@ SAN ?=
 DEPS := .venv/.stamp-deps
 BUILT := .venv/.stamp-built
 KAFKA := .cache/kafka/lib/.complete
+GRAFANA := .cache/grafana/.complete
 PROTOS := $(wildcard services/wire/*.proto)
 NATIVE := $(shell find ps_service/native trainer_service/native -not -path '*/tests/*' \
   \( -name '*.h' -o -name '*.cc' -o -name CMakeLists.txt \) 2>/dev/null)
@@ -22,12 +23,15 @@ $(BUILT): $(DEPS) $(PROTOS) $(NATIVE) CMakeLists.txt tools/gen_protos.py
 $(KAFKA): deploy/kafka/pom.xml
 	@tools/setup.sh kafka
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench bench-engine demo up down ci clean
+$(GRAFANA): deploy/grafana/check/package.json
+	@tools/setup.sh grafana
+
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench bench-engine demo dashboards-png up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: $(BUILT) system $(KAFKA) ## everything a developer needs: .venv, native build, test parts
+setup: $(BUILT) system $(KAFKA) $(GRAFANA) ## everything a developer needs: .venv, native build, test parts
 
 system:
 	@tools/setup.sh system
@@ -70,6 +74,9 @@ bench-engine: $(BUILT) ## measure the sparse engine beside the memory bus, std::
 
 demo: $(BUILT) ## train, checkpoint and restore one job; the last line is its result as JSON
 	@$(PY) -m embermesh.demo
+
+dashboards-png: setup ## run a job on a cluster of its own and draw every dashboard from a live Prometheus
+	@$(PY) -m tools.dashboards_png $(or $(OUT),build/dashboards)
 
 up: ## start every service in containers
 	@docker compose up --detach --build

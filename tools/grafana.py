@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 WIDTH = 24  # columns of Grafana's grid
 HEIGHT = 8  # of a panel, in rows of the grid
 STAT_HEIGHT = 4
 TAG = "embermesh"
+ALL_VALUES = ".+"  # what `$name` stands for while everything is chosen
 _SCHEMA = 39  # Grafana 10 and later read it
 _SOURCE = {"type": "prometheus", "uid": "prometheus"}  # provisioning/datasources
 
@@ -25,6 +27,14 @@ class Query:
 
     expr: str
     legend: str
+
+    def of_everything(self) -> str:
+        """The expression as Grafana asks it while all values of each variable are chosen."""
+        return re.sub(r'=~"\$\w+"', f'=~"{ALL_VALUES}"', self.expr)
+
+    def name(self, labels: Mapping[str, str]) -> str:
+        """What the legend says of the series with these labels."""
+        return re.sub(r"\{\{(\w+)\}\}", lambda m: labels.get(m[1], ""), self.legend).strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,11 +177,10 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "type": "query",
         "datasource": _SOURCE,
         "query": {"query": values, "refId": variable.name},
-        "definition": values,
         "refresh": 2,  # whenever the time range changes: jobs come and go
         "multi": True,
         "includeAll": True,
-        "allValue": ".+",
+        "allValue": ALL_VALUES,
         "current": {"text": "All", "value": "$__all"},
         "sort": 2,
     }

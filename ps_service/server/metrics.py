@@ -11,7 +11,7 @@ from services.kit.telemetry import LATENCY_BUCKETS
 _STALENESS_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # steps
 _BARRIER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 120)
 _SWEEP_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1)
-_SNAPSHOT_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300)
+_SNAPSHOT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class SparseMetrics:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import prometheus_client
 
+# Trainers stand still for milliseconds, files are written for seconds to minutes.
+_PAUSE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -30,7 +32,7 @@ class CheckpointMetrics:
         self.pause_seconds = prometheus_client.Histogram(
             "embermesh_checkpoint_pause_seconds",
             "Time the trainers of a job stood still for a checkpoint, complete or not.",
-            buckets=_SECONDS,
+            buckets=_PAUSE_SECONDS,
             registry=registry,
         )
         self._bytes = prometheus_client.Gauge(

@@ -85,10 +85,6 @@ def _finite(series: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [s for s in series if math.isfinite(float(s["value"][1]))]
 
 
-def _name(legend: str, labels: dict[str, str]) -> str:
-    return re.sub(r"\{\{(\w+)\}\}", lambda m: labels.get(m[1], ""), legend).strip()
-
-
 def _demand(server: Prometheus, expression: str) -> list[dict[str, Any]]:
     return until(
         lambda: _finite(server.query(expression)), seconds=_PATIENCE, what=f"data of {expression}"
@@ -98,8 +94,8 @@ def _demand(server: Prometheus, expression: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("panel", PANELS)
 def test_a_panel_shows_data(live: Prometheus, panel: Any) -> None:
     for query in panel.queries:
-        series = _demand(live, query.expr.replace('job=~"$job"', 'job=~".+"'))
-        names = [_name(query.legend, s["metric"]) for s in series]
+        series = _demand(live, query.of_everything())
+        names = [query.name(s["metric"]) for s in series]
         assert all(names), f"{query.expr}: a series without a name"
         assert len(set(names)) == len(names), f"{query.expr}: two series of one name in {names}"
 

@@ -31,7 +31,7 @@ DASHBOARD = Dashboard(
                 Panel(
                     "Calibration",
                     "Clicks over predicted clicks; 1 is calibrated, below 1 predicts too much.",
-                    [Query(f"avg by (job) (embermesh_trainer_copc{{{JOB}}})", "{{job}}")],
+                    [Query(f"avg by (job) (embermesh_trainer_copc{{{JOB}}} != 0)", "{{job}}")],
                     unit="none",
                     decimals=3,
                 ),
@@ -47,11 +47,11 @@ DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Where a step's time goes",
-                    "Share of a trainer's time by phase; plan runs beside the others.",
+                    "Share of a trainer's time by phase; plan, which runs beside the others, left out.",
                     [
                         Query(
                             "avg by (phase) "
-                            f"(rate(embermesh_trainer_phase_seconds_sum{{{JOB}}}[{RANGE}]))",
+                            f"(rate(embermesh_trainer_phase_seconds_sum{{phase!="plan", {JOB}}}[{RANGE}]))",
                             "{{phase}}",
                         )
                     ],

@@ -172,7 +172,7 @@ DASHBOARD = Dashboard(
                 Panel(
                     "Cache lines per look-up",
                     "Rows by the lines of index that finding them reads, of a sample of the "
-                    "partitions; 4 stands for more.",
+                    "partitions; the last place stands for more.",
                     [
                         Query(
                             f"sum by (lines) (embermesh_sparse_probe_rows{{{JOB}}})",
