@@ -47,11 +47,11 @@ DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Where a step's time goes",
-                    "Share of a trainer's time by phase; plan, which runs beside the others, left out.",
+                    "Share of a trainer's time by phase; plan runs beside the others and is left out.",
                     [
                         Query(
-                            "avg by (phase) "
-                            f"(rate(embermesh_trainer_phase_seconds_sum{{phase!="plan", {JOB}}}[{RANGE}]))",
+                            "avg by (phase) (rate(embermesh_trainer_phase_seconds_sum"
+                            f'{{phase!="plan", {JOB}}}[{RANGE}]))',
                             "{{phase}}",
                         )
                     ],
