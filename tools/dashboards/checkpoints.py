@@ -104,6 +104,7 @@ DASHBOARD = Dashboard(
                         )
                     ],
                     unit="percentunit",
+                    decimals=2,
                 ),
                 Panel(
                     "Rows restored",

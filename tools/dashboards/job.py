@@ -47,7 +47,7 @@ DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Where a step's time goes",
-                    "Share of a trainer's time by phase; plan runs beside the others and is left out.",
+                    "Share of a trainer's time by phase; plan runs beside the others: left out.",
                     [
                         Query(
                             "avg by (phase) (rate(embermesh_trainer_phase_seconds_sum"

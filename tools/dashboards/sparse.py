@@ -176,7 +176,7 @@ DASHBOARD = Dashboard(
                     [
                         Query(
                             f"sum by (lines) (embermesh_sparse_probe_rows{{{JOB}}})",
-                            "{{lines}} lines",
+                            "lines: {{lines}}",
                         )
                     ],
                     stacked=True,
