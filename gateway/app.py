@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 
 from gateway import problems
 from gateway.deps import Gateway
-from gateway.metrics import GatewayMetrics
+from gateway.metrics import GatewayMetrics, method_label
 from gateway.routes import checkpoints, jobs, operations
 from services.api.spec import JobSpec
 from services.api.views import Problem
@@ -58,7 +58,7 @@ def _measure(app: FastAPI, metrics: GatewayMetrics) -> None:
             route = getattr(
                 request.scope.get("route"), "path", "none"
             )  # the template, never the id
-            seconds = metrics.http_seconds.labels(route, request.method, str(status))
+            seconds = metrics.http_seconds.labels(route, method_label(request.method), str(status))
             seconds.observe(time.perf_counter() - start)
 
 

@@ -8,6 +8,13 @@ from services.api.views import JobState
 from services.kit.discovery import Role
 from services.kit.telemetry import LATENCY_BUCKETS
 
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def method_label(method: str) -> str:
+    """The method, or `other`: a client may invent any number of them."""
+    return method if method in _METHODS else "other"
+
 
 class GatewayMetrics:
     """Declared against a registry of the caller's, so that two gateways can live in one test

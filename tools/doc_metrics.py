@@ -8,10 +8,32 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGES = ("gateway", "ps_service", "services", "trainer_service", "embermesh")
 KINDS = ("Counter", "Gauge", "Histogram", "Summary", "Info")
+# Why each label has few values. A label that is not here is an error: a metric must not grow a
+# series for each key, user, step or address.
+LABELS = {
+    "code": "status codes of gRPC",
+    "direction": "up, down",
+    "job": "active jobs; a job's series end with it",
+    "kind": "the reconciler's actions",
+    "lines": "1 to 8",
+    "method": "methods of HTTP that the API knows, or other",
+    "phase": "phases of a mini-batch",
+    "place": "1 to 10",
+    "purpose": "train, read_only",
+    "reason": "rules of eviction",
+    "role": "roles of a job's processes",
+    "route": "templates of the API's routes, or none",
+    "service": "our gRPC services",
+    "state": "states of a job",
+    "status": "status codes of HTTP that the API answers with",
+    "table": "tables of the job's spec",
+    "verb": "verbs of our gRPC services",
+}
 INTRO = """\
 # Metrics
 
@@ -45,6 +67,9 @@ def render(root: Path) -> str:
                 labels = ", ".join(f"`{label}`" for label in metric.labels) or "none"
                 lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.text} |")
         parts.append("\n".join(lines) + "\n")
+    parts.append("## Labels\n\n| label | values |\n|---|---|")
+    used = sorted({label for metric in metrics for label in metric.labels})
+    parts[-1] += "".join(f"\n| `{label}` | {LABELS[label]} |" for label in used) + "\n"
     return "\n".join(parts)
 
 
@@ -95,17 +120,20 @@ def _metric(call: ast.Call, kind: str, path: str) -> Metric:
     except (KeyError, ValueError) as error:
         place = f"{path}:{call.lineno}"
         raise ValueError(f"{place}: a metric's name, text and labels are literals") from error
-    problem = _problem(name, kind, text)
+    problem = _problem(name, kind, text, labels)
     if problem:
         raise ValueError(f"{path}:{call.lineno}: {name}: {problem}")
     return Metric(name, kind.lower(), text, labels, path)
 
 
-def _problem(name: str, kind: str, text: str) -> str:
+def _problem(name: str, kind: str, text: str, labels: Sequence[str]) -> str:
     if not name.startswith("embermesh_"):
         return "a name starts with embermesh_"
     if (kind == "Counter") != name.endswith("_total"):
         return "a counter's name ends in _total, and no other's does"
     if kind == "Histogram" and not name.endswith(("_seconds", "_steps", "_bytes")):
         return "a histogram's name ends in its unit"
+    unknown = [label for label in labels if label not in LABELS]
+    if unknown:
+        return f"LABELS in tools/doc_metrics.py must say why {unknown[0]} has few values"
     return "" if text.endswith(".") else "its text is a sentence"

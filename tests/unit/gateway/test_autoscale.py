@@ -30,7 +30,7 @@ def policy(**sections: Any) -> Autoscale:
     return Autoscale.model_validate({"window": 20, "cooldown": 60, **(sections or both)})
 
 
-def history(seconds: int = 20, end: float = LATER, **signals: Signal) -> list[Observation]:
+def history(signals: dict[str, Signal], seconds: int = 20, end: float = LATER) -> list[Observation]:
     """One observation a second up to `end`; a signal is a function of the seconds since the first
     one.
     """
@@ -53,7 +53,7 @@ def wish(
     rule: Autoscale | None = None,
 ) -> dict[Role, Wish]:
     present = {Role.TRAINER: trainers, Role.SPARSE_PS: sparse_ps}
-    return decide(rule or policy(), history(**signals), present, LATER, changed)
+    return decide(rule or policy(), history(signals), present, LATER, changed)
 
 
 def trainers(count: int = 2, **signals: Signal) -> int:
@@ -159,9 +159,9 @@ def test_nothing_changes_during_the_cooldown_or_before_a_window_is_seen() -> Non
     assert cooling[Role.SPARSE_PS].load == pytest.approx(0.95 / 0.8), (
         "the load is told all the same"
     )
-    short = history(10, memory=always(0.95), busy=always(0.1))
+    short = history(signals, seconds=10)
     assert decide(policy(), short, {Role.TRAINER: 2, Role.SPARSE_PS: 2}, LATER, 0.0) == {}
-    old = history(end=LATER - 100, memory=always(0.95), busy=always(0.1))
+    old = history(signals, end=LATER - 100)
     assert decide(policy(), old, {Role.TRAINER: 2, Role.SPARSE_PS: 2}, LATER, 0.0) == {}
 
 

@@ -74,6 +74,7 @@ GOOD = 'Gauge("embermesh_x_rows", "Rows.", ["table"], registry=r)'
         ('Gauge("embermesh_x_rows_total", "Rows.")', "_total"),
         ('Histogram("embermesh_x_time", "Time.")', "unit"),
         ('Gauge("embermesh_x_rows", "Rows")', "sentence"),
+        ('Gauge("embermesh_x_rows", "Rows.", ["key"])', "why key has few values"),
         (f"{GOOD}\n{GOOD}", "twice"),
     ],
 )

@@ -1,0 +1,44 @@
+"""A real job whose number of shards the gateway changes by itself; it keeps what it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from embermesh.client import Client
+from services.api.views import JobState, JobView
+from tests.e2e.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+def test_a_job_outside_its_bounds_is_scaled_and_goes_on(
+    client: Client, synthetic_job: Callable[..., dict[str, Any]]
+) -> None:
+    spec = synthetic_job(
+        rows=100_000_000,
+        resources={"sparse_ps": 1, "trainers": 1},
+        autoscale={"sparse_ps": {"min": 2, "max": 2}, "window": "3s"},
+    )
+    job = client.submit(spec)
+
+    def scaled() -> JobView | None:
+        view = client.get(job.id)
+        assert not view.state.final, view.error
+        there = view.generation == 2 and view.state == JobState.RUNNING
+        return view if there and view.progress.rows > 0 else None
+
+    view = until(scaled, seconds=120, what="the second generation")
+    assert view.spec["resources"] == {"sparse_ps": 2, "dense_ps": 1, "trainers": 1}
+    assert view.restarts == 0
+    shards = [m for m in view.members if m.role == "sparse-ps"]
+    assert len(shards) == 2
+    (taken,) = client.checkpoints(job.id)
+    assert taken.rows > 0
+    assert sum(m.status["restored_rows"] for m in shards) == taken.rows
+    assert view.progress.samples >= taken.samples > 0
+    (said,) = [e.message for e in client.events(job.id) if e.kind == "autoscale"]
+    assert said.startswith("sparse-ps 1 -> 2: 1 is outside min 2, max 2")
+    client.cancel(job.id)
