@@ -79,7 +79,7 @@ def _watch(program: str, scratch: Path, folder: Path, seconds: float) -> list[st
             threading.Event().wait(seconds)
             end = time.time()
             cluster.down()  # drawing needs the CPUs
-            return [title for d in ALL for title in _draw(d, server, folder, start, end)]
+            return [title for d in ALL for title in draw(d, server, folder, start, end)]
     finally:
         cluster.down()
 
@@ -113,7 +113,7 @@ def _until(look: Callable[[], bool]) -> None:
         idle.wait(0.5)
 
 
-def _draw(
+def draw(
     dashboard: Dashboard, server: Prometheus, folder: Path, start: float, end: float
 ) -> list[str]:
     """One picture of the time from `start` to `end`; titles of panels without a line."""
@@ -148,7 +148,7 @@ def _lines(panel: Panel, server: Prometheus, start: float, end: float) -> list[L
 def _draw_number(panel: Panel, lines: list[Line], axis: Any) -> None:
     axis.axis("off")
     newest = [points[-1][1] for _, points in lines]
-    text = _with_unit(newest[0], panel) if newest else "no data"
+    text = with_unit(newest[0], panel) if newest else "no data"
     axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=24, transform=axis.transAxes)
 
 
@@ -162,7 +162,7 @@ def _draw_lines(panel: Panel, lines: list[Line], axis: Any) -> None:
         if panel.stacked:
             below.update(zip(times, values, strict=True))
             axis.fill_between(times, floor, values, alpha=0.3, color=line.get_color())
-    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _with_unit(value, panel)))
+    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: with_unit(value, panel)))
     if panel.top is not None:
         axis.set_ylim(0, panel.top)
     axis.grid(alpha=0.3)
@@ -171,7 +171,7 @@ def _draw_lines(panel: Panel, lines: list[Line], axis: Any) -> None:
         axis.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.08))
 
 
-def _with_unit(value: float, panel: Panel) -> str:
+def with_unit(value: float, panel: Panel) -> str:
     """The value as Grafana writes it in the panel's unit."""
     digits = 1 if panel.decimals is None else panel.decimals
     if panel.unit == "percentunit":

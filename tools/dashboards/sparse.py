@@ -158,6 +158,19 @@ DASHBOARD = Dashboard(
                     decimals=2,
                 ),
                 Panel(
+                    "Bytes per row",
+                    "Memory of rows and index over the number of rows; includes what the index "
+                    "keeps free.",
+                    [
+                        Query(
+                            f"sum by (job) (embermesh_sparse_bytes{{{JOB}}}) "
+                            f"/ sum by (job) (embermesh_sparse_rows{{{JOB}}})",
+                            "{{job}}",
+                        )
+                    ],
+                    unit="bytes",
+                ),
+                Panel(
                     "Index load",
                     "Share of the slots in use.",
                     [
