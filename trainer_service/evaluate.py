@@ -94,7 +94,8 @@ class Progressive:
             self._chunks.append(_Chunk(self._bins))
         chunk = self._chunks[-1]
         scaled = (np.log(p) - np.log1p(-p) + self._span) * (self._bins / (2 * self._span))
-        bins = np.clip(scaled.astype(np.int64), 0, self._bins - 1)
+        with np.errstate(invalid="ignore"):  # a prediction that is NaN makes the loss NaN, below
+            bins = np.clip(scaled.astype(np.int64), 0, self._bins - 1)
         chunk.counts += np.bincount(y * self._bins + bins, minlength=2 * self._bins).reshape(2, -1)
         chunk.samples += len(y)
         chunk.loss += float(log_losses(y, p).sum())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import prometheus_client
 import pytest
@@ -23,13 +25,13 @@ class Trainer:
             clock=lambda: self.now,
         )
 
-    def step(self, *, wait: float, work: float, staleness: int = 0) -> None:
+    def step(self, *, wait: float, work: float, staleness: int = 0, predicted: float = 0.5) -> None:
         with self.progress.waiting():
             self.now += wait
         self.now += work
         self.steps += 1
         n = np.zeros(10, np.float32)
-        result = StepResult(0.0, n + 0.5, np.zeros((10, 1), np.float32), n)
+        result = StepResult(0.0, n + np.float32(predicted), np.zeros((10, 1), np.float32), n)
         self.progress.stepped(self.steps, result, n, staleness=staleness)
 
     def metric(self, name: str) -> float | None:
@@ -73,3 +75,15 @@ def test_stepping_ends_with_the_last_step() -> None:
     trainer.step(wait=0.0, work=1.0)
     trainer.progress.finished()
     assert trainer.metric("stepping") == 0.0
+
+
+def test_a_prediction_that_is_no_number_shows_in_the_loss() -> None:
+    """EmbermeshLossNotANumber looks at this."""
+    trainer = Trainer()
+    trainer.step(wait=0.0, work=1.0)
+    loss = trainer.metric("loss")
+    assert loss is not None and math.isfinite(loss)
+    trainer.step(wait=0.0, work=1.0, predicted=math.nan)
+    loss = trainer.metric("loss")
+    assert loss is not None and math.isnan(loss)
+    assert trainer.metric("steps_total") == 2.0
