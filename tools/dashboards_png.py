@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def _watch(program: str, scratch: Path, folder: Path, seconds: float) -> list[st
         )
         with prometheus(program, scratch / "prometheus", config) as server:
             start = time.time()
-            with closing(Client(state.url)) as client:
+            with Client(state.url) as client:
                 for name, sections in _JOBS.items():
                     client.submit(_spec(name, scratch, sections))
             _until(lambda: len(server.query("embermesh_trainer_auc > 0")) == 3)
