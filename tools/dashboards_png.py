@@ -186,7 +186,8 @@ def with_unit(value: float, panel: Panel) -> str:
     while abs(value) >= base and place + 1 < len(names):
         value, place = value / base, place + 1
     unit = {"bytes": "B", "s": "s", "reqps": "/s"}.get(panel.unit, "")
-    return f"{value:.3g} {names[place]}{unit}".strip()
+    number = f"{value:.3g}" if abs(value) < 1_000 else f"{value:.0f}"
+    return f"{number} {names[place]}{unit}".strip()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tools.grafana import Dashboard, Panel, Query, Row
         (0.0123, "s", None, "12.3 ms"),
         (75.0, "s", None, "75 s"),
         (1536.0, "bytes", None, "1.5 KiB"),
+        (1000.0, "bytes", None, "1000 B"),
         (3.0 * 2**30, "bytes", None, "3 GiB"),
         (21_400.0, "short", None, "21.4 K"),
         (2.0, "reqps", None, "2 /s"),
