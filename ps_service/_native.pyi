@@ -389,6 +389,14 @@ class Plan:
         """Sum gradients (batch, width) onto the unique rows, laid out as the values of gather."""
 
 @final
+def to_fp16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of IEEE 754 binary16, (n,) to (n,): rounded to the nearest, half away from zero;
+    finite values beyond 65504 become ±65504.
+    """
+
+def from_fp16(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Exact inverse of to_fp16's encoding, (n,) to (n,)."""
+
 class LocalAdam:
     """Mode kstep: one trainer's copy of the dense parameters, stepped by Adam or AdamW over a
     second moment that stands still between merges (docs/training-modes.md). One thread.

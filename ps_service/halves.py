@@ -13,10 +13,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ps_service import _native
 from services.kit.errors import InvalidInput
 from services.wire import ps_pb2
 
-_HALF = np.dtype("<f2")
+_HALF = np.dtype("<u2")  # bits of float16
 _TOP_BITS = 15  # the largest value is scaled into [2^14, 2^15); float16 ends at 2^16
 _MAX_EXPONENT = 126  # so that 2^exponent and its inverse are exact float32
 
@@ -26,9 +27,8 @@ def pack(values: NDArray[np.float32]) -> ps_pb2.Halves:
     peak = float(np.max(np.abs(values), initial=0.0))
     exponent = math.frexp(peak)[1] - _TOP_BITS if 0.0 < peak < math.inf else 0
     exponent = max(-_MAX_EXPONENT, min(_MAX_EXPONENT, exponent))
-    with np.errstate(over="ignore"):  # beside an infinity, large values become infinite too
-        halves = (values * np.float32(2.0**-exponent)).astype(_HALF)
-    return ps_pb2.Halves(values=halves.tobytes(), exponent=exponent)
+    halves = _native.to_fp16(values * np.float32(2.0**-exponent))
+    return ps_pb2.Halves(values=halves.astype(_HALF, copy=False).tobytes(), exponent=exponent)
 
 
 def unpack(message: ps_pb2.Halves, field: str, count: int) -> NDArray[np.float32]:
@@ -42,7 +42,9 @@ def unpack(message: ps_pb2.Halves, field: str, count: int) -> NDArray[np.float32
         )
     if abs(message.exponent) > _MAX_EXPONENT:
         raise InvalidInput(f"{field}: exponent {message.exponent} is not in ±{_MAX_EXPONENT}")
-    values = np.frombuffer(message.values, dtype=_HALF).astype(np.float32)
+    values = _native.from_fp16(
+        np.frombuffer(message.values, dtype=_HALF).astype(np.uint16, copy=False)
+    )
     with np.errstate(over="ignore"):  # the float32 next to infinity may be rounded up to it
         values *= np.float32(2.0**message.exponent)
     return values

@@ -6,6 +6,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "dense_block.h"
 #include "local_adam.h"
 #include "numpy_view.h"
+#include "row_codec.h"
 
 namespace embermesh {
 
@@ -46,6 +48,26 @@ static Numpy<float> floats(std::size_t size, Write&& write) {
 
 static Numpy<float> floats(std::span<const float> values) {
   return floats(values.size(), [&](float* out) { std::ranges::copy(values, out); });
+}
+
+static Numpy<std::uint16_t> to_halves(nb::handle values) {
+  const ArrayView<const float> view(values, "values");
+  const std::size_t count = view.items().size();
+  NewArray<std::uint16_t> out(2 * weight_units(WeightType::kFp16, count));
+  {
+    const nb::gil_scoped_release unlocked;
+    narrow_weights(WeightType::kFp16, view.items().data(), count, Rounding::nearest(),
+                   reinterpret_cast<float*>(out.data()));
+  }
+  return std::move(out).release({count});
+}
+
+static Numpy<float> from_halves(nb::handle halves) {
+  const ArrayView<const std::uint16_t> view(halves, "halves");
+  const std::span<const std::uint16_t> items = view.items();
+  return floats(items.size(), [&](float* out) {
+    std::ranges::transform(items, out, [](std::uint16_t half) { return from_fp16(half); });
+  });
 }
 
 static void bind_local_adam(nb::module_& m) {
@@ -97,6 +119,8 @@ static void bind_local_adam(nb::module_& m) {
 
 void bind_dense(nb::module_& m) {
   bind_local_adam(m);
+  m.def("to_fp16", &to_halves, "values"_a.none());
+  m.def("from_fp16", &from_halves, "halves"_a.none());
   nb::class_<DenseBlock>(m, "DenseBlock")
       .def(
           "__init__",
