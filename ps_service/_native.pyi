@@ -388,7 +388,6 @@ class Plan:
     def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
         """Sum gradients (batch, width) onto the unique rows, laid out as the values of gather."""
 
-@final
 def to_fp16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """The bits of IEEE 754 binary16, (n,) to (n,): rounded to the nearest, half away from zero;
     finite values beyond 65504 become ±65504.
@@ -397,6 +396,7 @@ def to_fp16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 def from_fp16(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Exact inverse of to_fp16's encoding, (n,) to (n,)."""
 
+@final
 class LocalAdam:
     """Mode kstep: one trainer's copy of the dense parameters, stepped by Adam or AdamW over a
     second moment that stands still between merges (docs/training-modes.md). One thread.
@@ -445,6 +445,7 @@ class LocalAdam:
     def roots(self) -> NDArray[np.float32]:
         """Square roots of what this trainer's gradients since the last merge add to v, (n,)."""
 
+@final
 class DenseBlock:
     """A slice of the flat array of dense parameters with its optimizer state."""
 
