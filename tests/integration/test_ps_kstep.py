@@ -219,26 +219,30 @@ def test_a_pause_of_two_trainers_leaves_all_that_five_need(tmp_path: Path) -> No
     with merging(dense=2, trainers=2) as cluster:
         clients = [kstep(cluster, r, 4) for r in range(2)]
 
-        def until_pause(rank: int) -> tuple[int, np.ndarray]:
+        def until_pause(rank: int) -> tuple[int, np.ndarray, np.ndarray]:
             client = clients[rank]
             client.configure("adam", ADAM, FRESH)
             for step, (samples, grad) in enumerate(data[rank], start=1):
                 # Rank 1 is asked later: the merge after step 4 is not theirs to pause at.
                 asked = step >= (3, 5)[rank]
-                if client.push(grad, step=step, samples=samples, pause=asked).pause:
-                    return step, client._configured().momentum()
+                told = client.push(grad, step=step, samples=samples, pause=asked)
+                if told.pause:
+                    return step, told.values, client._configured().momentum()
             raise AssertionError("no common pause")
 
         with ThreadPoolExecutor(2) as pool:
             stood = [f.result(30) for f in [pool.submit(until_pause, r) for r in range(2)]]
-        assert [step for step, _ in stood] == [8, 8]
-        np.testing.assert_array_equal(stood[0][1], stood[1][1])
         uri, values = saved(cluster, tmp_path), cluster.dense_values()
+        momentum = stood[0][2]
+        for step, seen, own in stood:
+            assert step == 8
+            np.testing.assert_array_equal(seen, values)
+            np.testing.assert_array_equal(own, momentum)
     with merging(dense=1, trainers=5, restore=uri, generation=2) as cluster:
         more = [kstep(cluster, r, 4) for r in range(5)]
         for client in more:
             np.testing.assert_array_equal(client.configure("adam", ADAM, FRESH), values)
-            np.testing.assert_array_equal(client._configured().momentum(), stood[0][1])
+            np.testing.assert_array_equal(client._configured().momentum(), momentum)
         train_all(more, [batches(10 + r, 6) for r in range(5)])
         assert np.abs(cluster.dense_values() - values).max() > 0.01
 
