@@ -104,8 +104,6 @@ def test_any_number_of_trainers_follow_the_rule(
             assert value("embermesh_dense_version") == total
             assert value("embermesh_dense_merges_total") == merges
             assert value("embermesh_dense_trainers") == 0
-            drift = value("embermesh_dense_merge_drift")
-            assert drift is not None
     assert np.all(np.abs(values - expected) <= TOLERANCE * way + 1e-6)
     assert way.min() > 0.01, "nothing was trained"
 
@@ -267,8 +265,10 @@ def test_a_checkpoint_of_hybrid_goes_on_as_kstep_and_back(tmp_path: Path) -> Non
         assert client.push(data[0][1], step=1, samples=1, pause=False).version == 25
 
 
-def request(cluster: PsCluster, number: int, **fields: Any) -> ps_pb2.DenseMergeRequest:
-    caller = ps_pb2.Caller(generation=1, epoch=cluster.shard_map.epoch, rank=0, step=1)
+def request(
+    cluster: PsCluster, number: int, *, rank: int = 0, **fields: Any
+) -> ps_pb2.DenseMergeRequest:
+    caller = ps_pb2.Caller(generation=1, epoch=cluster.shard_map.epoch, rank=rank, step=1)
     change = halves.pack(np.ones(N, np.float32))
     return ps_pb2.DenseMergeRequest(
         **{
@@ -287,6 +287,22 @@ def merge(client: DenseClient, message: ps_pb2.DenseMergeRequest) -> ps_pb2.Dens
     (reply,) = client.ask(lambda stub: stub.Merge, [(0, message)])
     assert isinstance(reply, ps_pb2.DenseMergeReply)
     return reply
+
+
+def test_drift_tells_how_far_the_trainers_went_apart() -> None:
+    """Changes of 1 and 3 with weights 1 : 1 lie 1 from their mean of 2."""
+    with merging(trainers=2) as cluster, ThreadPoolExecutor(2) as pool:
+        clients = [cluster.dense_client(r) for r in range(2)]
+        clients[0].configure("adam", ADAM, FRESH)
+        changes = [halves.pack(np.full(N, c, np.float32)) for c in (1, 3)]
+        calls = [
+            pool.submit(merge, client, request(cluster, 1, rank=r, change=changes[r]))
+            for r, client in enumerate(clients)
+        ]
+        assert len({call.result(20).SerializeToString() for call in calls}) == 1
+        np.testing.assert_array_equal(cluster.dense_values(), FRESH + 2)
+        value = cluster.dense[0].registry.get_sample_value
+        assert value("embermesh_dense_merge_drift") == pytest.approx(0.5, rel=1e-6)
 
 
 def test_a_repeated_merge_is_answered_and_not_added() -> None:
