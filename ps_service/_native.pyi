@@ -388,6 +388,63 @@ class Plan:
     def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
         """Sum gradients (batch, width) onto the unique rows, laid out as the values of gather."""
 
+def to_fp16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of IEEE 754 binary16, (n,) to (n,): rounded to the nearest, half away from zero;
+    finite values beyond 65504 become ±65504.
+    """
+
+def from_fp16(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Exact inverse of to_fp16's encoding, (n,) to (n,)."""
+
+@final
+class LocalAdam:
+    """Mode kstep: one trainer's copy of the dense parameters, stepped by Adam or AdamW over a
+    second moment that stands still between merges (docs/training-modes.md). One thread.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        optimizer: str,
+        optimizer_params: Mapping[str, float],
+        options: UpdateOptions | None = None,
+    ) -> None:
+        """All zero until `restart`. Raises ValueError for another optimizer and like DenseBlock."""
+    @property
+    def steps(self) -> int:
+        """Steps since the last merge."""
+    def restart(
+        self,
+        values: NDArray[np.float32],
+        roots: NDArray[np.float32],
+        momentum: NDArray[np.float32],
+        *,
+        step: int,
+    ) -> None:
+        """Begins from merged values, square roots of v and m, all (n,), after `step` steps."""
+    def apply(self, grads: NDArray[np.float32]) -> None:
+        """One local step along grads, (n,)."""
+    def merge(
+        self,
+        change: NDArray[np.float32],
+        roots: NDArray[np.float32],
+        momentum: NDArray[np.float32],
+        *,
+        step: int,
+    ) -> None:
+        """Begins a period: `change` is added to the values of the last merge; `roots` are those of
+        the new v after `step` steps; m stays where `momentum` is empty.
+        """
+    def values(self) -> NDArray[np.float32]:
+        """Copy of the parameters, (n,)."""
+    def momentum(self) -> NDArray[np.float32]:
+        """Copy of the first moment m, (n,)."""
+    def change(self) -> NDArray[np.float32]:
+        """Values less those of the last merge, (n,)."""
+    def roots(self) -> NDArray[np.float32]:
+        """Square roots of what this trainer's gradients since the last merge add to v, (n,)."""
+
 @final
 class DenseBlock:
     """A slice of the flat array of dense parameters with its optimizer state."""
@@ -416,6 +473,23 @@ class DenseBlock:
         """Copy of the parameters, (n,)."""
     def apply(self, grads: NDArray[np.float32]) -> None:
         """One optimizer step along grads, (n,); a schedule goes by the block's own step."""
+    def merge(
+        self,
+        change: NDArray[np.float32],
+        second: NDArray[np.float32],
+        momentum: NDArray[np.float32],
+        *,
+        keep: float,
+        steps: int,
+    ) -> None:
+        """Mode kstep, adam and adamw: values += change; v = keep · v + second; m = momentum unless
+        that is empty; all (n,). The step counts `steps` more. Raises ValueError, as the next two
+        do, for another optimizer.
+        """
+    def roots(self) -> NDArray[np.float32]:
+        """Square roots of the second moment v, (n,)."""
+    def momentum(self) -> NDArray[np.float32]:
+        """Copy of the first moment m, (n,)."""
     def dump(self) -> bytes:
         """Parameters, optimizer, options, state and step as one checksummed block
         (docs/formats.md).

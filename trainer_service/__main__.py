@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
-from ps_service.client.dense import DenseClient
+from ps_service.client.dense import DenseClient, DenseSide
+from ps_service.client.kstep import KStepClient
 from ps_service.client.plan import KeyPlanner
 from ps_service.client.sparse import SparseClient
 from ps_service.sharding import ShardMap
@@ -114,7 +115,7 @@ def _serve_control(process: MemberProcess, gate: PauseGate) -> rpc.Server:
 
 def _connect(
     process: MemberProcess, job: _Job, stop: threading.Event, cut: threading.Event
-) -> tuple[SparseClient, DenseClient]:
+) -> tuple[SparseClient, DenseClient | KStepClient]:
     """Clients of all parameter servers, once these are up."""
 
     def addresses(role: Role, count: int) -> list[str]:
@@ -125,13 +126,13 @@ def _connect(
     sparse_at = addresses(Role.SPARSE_PS, job.spec.resources.sparse_ps)
     dense_at = addresses(Role.DENSE_PS, job.spec.resources.dense_ps)
     generation, epoch, rank = job.run.generation, job.run.epoch, process.settings.rank
-    return (
-        SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
-        DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
-    )
+    sparse = SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut)
+    dense = DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut)
+    training = job.spec.training
+    return sparse, KStepClient(dense, training.k) if training.mode == "kstep" else dense
 
 
-def _configure(job: _Job, sparse: SparseClient, dense: DenseClient) -> Floats:
+def _configure(job: _Job, sparse: SparseClient, dense: DenseClient | KStepClient) -> Floats:
     """Creates or joins tables and blocks; returns the dense parameters that hold, restored ones
     included.
     """
@@ -188,7 +189,7 @@ def _take_steps(
 def _evaluate(
     job: _Job,
     servers: Servers,
-    dense: DenseClient,
+    dense: DenseSide,
     progress: Progress,
     metrics: TrainerMetrics,
     stop: threading.Event,

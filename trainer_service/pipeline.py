@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ps_service.client.dense import DenseClient
+from ps_service.client.dense import DenseSide
 from ps_service.client.plan import KeyPlan, KeyPlanner
 from ps_service.client.sparse import PushOutcome, SparseClient
 from services.kit.telemetry import timed
@@ -163,7 +163,7 @@ class Pushed:
 class Servers:
     """Both parameter servers as the loop sees them."""
 
-    def __init__(self, sparse: SparseClient, dense: DenseClient) -> None:
+    def __init__(self, sparse: SparseClient, dense: DenseSide) -> None:
         self._sparse, self._dense = sparse, dense
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="sparse-push")
 

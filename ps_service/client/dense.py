@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,29 @@ class DenseStep:
     values: NDArray[np.float32]  # (n,) after the step
     version: int  # steps applied to block 0
     pause: bool  # every trainer of this step asked to pause: stop after it
+
+
+class DenseSide(Protocol):
+    """A trainer's dense side after `configure`, whatever the training mode."""
+
+    def push(
+        self, grads: NDArray[np.float32], *, step: int, samples: int, pause: bool
+    ) -> DenseStep:
+        """Takes in this trainer's mean gradient (n,) over `samples` rows; the parameters of the
+        next step.
+        """
+
+    def pull(self) -> NDArray[np.float32]:
+        """Current values (n,) of the servers."""
+
+    def leave(self, step: int) -> None:
+        """This trainer takes no step after `step`."""
+
+    def trainers(self) -> int:
+        """Trainers still taking steps."""
+
+    def close(self) -> None:
+        """Closes the channels."""
 
 
 class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
@@ -53,6 +77,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             stop=stop,
         )
         self._places: list[slice] = []  # of each block in the flat array
+        self._versions = [0] * len(self)  # of each block, as of the values read last
 
     def configure(
         self,
@@ -92,19 +117,18 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         self, grads: NDArray[np.float32], *, step: int, samples: int, pause: bool
     ) -> DenseStep:
         """Pushes this trainer's mean gradient (n,) over `samples` rows; returns once all trainers'
-        is applied.
+        is applied, in mode async once this one is.
         """
-        places = self._configured()
-        if grads.shape != (places[-1].stop,):
-            raise InvalidInput(f"grads has shape {grads.shape}, expected ({places[-1].stop},)")
+        places = self.places(grads, "grads")
         requests = enumerate(
             ps_pb2.DensePushRequest(
                 caller=self.caller(step),
                 samples=samples,
                 grads=codec.pack_floats(grads[place]),
                 pause=pause,
+                read_version=version,
             )
-            for place in places
+            for place, version in zip(places, self._versions, strict=True)
         )
         replies = self.ask(lambda stub: stub.Push, requests)
         return DenseStep(self._join(replies), replies[0].version, replies[0].pause)
@@ -118,6 +142,15 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         (reply,) = self.ask(lambda stub: stub.Stats, [(0, ps_pb2.StatsRequest())])
         return int(reply.trainers)
 
+    def places(self, values: NDArray[np.float32], field: str) -> list[slice]:
+        """Where each block lies in the flat array. Raises InvalidInput that names `field` unless
+        `values` is as long as that array, Conflict before `configure`.
+        """
+        places = self._configured()
+        if values.shape != (places[-1].stop,):
+            raise InvalidInput(f"{field} has shape {values.shape}, expected ({places[-1].stop},)")
+        return places
+
     def _configured(self) -> list[slice]:
         if not self._places:
             raise Conflict("this client is not configured: call configure first")
@@ -129,6 +162,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         for place, reply, name in zip(places, replies, self.names, strict=True):
             field = f"{name}: values of the reply"
             values[place] = codec.unpack_floats(reply.values, field, place.stop - place.start)
+        self._versions = [reply.version for reply in replies]
         return values
 
 

@@ -5,6 +5,8 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -13,7 +15,9 @@
 
 #include "bindings.h"
 #include "dense_block.h"
+#include "local_adam.h"
 #include "numpy_view.h"
+#include "row_codec.h"
 
 namespace embermesh {
 
@@ -31,7 +35,92 @@ static std::unique_ptr<DenseBlock> join_blocks(const nb::sequence& blocks, std::
                           options.value_or(UpdateOptions{}));
 }
 
+// What `write` puts into an array of `size` floats.
+template <class Write>
+static Numpy<float> floats(std::size_t size, Write&& write) {
+  NewArray<float> out(size);
+  {
+    const nb::gil_scoped_release unlocked;
+    write(out.data());
+  }
+  return std::move(out).release({size});
+}
+
+static Numpy<float> floats(std::span<const float> values) {
+  return floats(values.size(), [&](float* out) { std::ranges::copy(values, out); });
+}
+
+static Numpy<std::uint16_t> to_halves(nb::handle values) {
+  const ArrayView<const float> view(values, "values");
+  const std::size_t count = view.items().size();
+  NewArray<std::uint16_t> out(2 * weight_units(WeightType::kFp16, count));
+  {
+    const nb::gil_scoped_release unlocked;
+    narrow_weights(WeightType::kFp16, view.items().data(), count, Rounding::nearest(),
+                   reinterpret_cast<float*>(out.data()));
+  }
+  return std::move(out).release({count});
+}
+
+static Numpy<float> from_halves(nb::handle halves) {
+  const ArrayView<const std::uint16_t> view(halves, "halves");
+  const std::span<const std::uint16_t> items = view.items();
+  return floats(items.size(), [&](float* out) {
+    std::ranges::transform(items, out, [](std::uint16_t half) { return from_fp16(half); });
+  });
+}
+
+static void bind_local_adam(nb::module_& m) {
+  nb::class_<LocalAdam>(m, "LocalAdam")
+      .def(
+          "__init__",
+          [](LocalAdam* self, std::size_t size, std::string_view optimizer, const ParamMap& params,
+             const std::optional<UpdateOptions>& options) {
+            new (self) LocalAdam(size, optimizer, params, options.value_or(UpdateOptions{}));
+          },
+          "size"_a, nb::kw_only(), "optimizer"_a, "optimizer_params"_a, "options"_a = nb::none())
+      .def_prop_ro("steps", &LocalAdam::steps)
+      .def(
+          "restart",
+          [](LocalAdam& adam, nb::handle values, nb::handle roots, nb::handle momentum,
+             std::uint64_t step) {
+            adam.restart(ArrayView<const float>(values, "values").items(),
+                         ArrayView<const float>(roots, "roots").items(),
+                         ArrayView<const float>(momentum, "momentum").items(), step);
+          },
+          "values"_a.none(), "roots"_a.none(), "momentum"_a.none(), nb::kw_only(), "step"_a)
+      .def(
+          "apply",
+          [](LocalAdam& adam, nb::handle grads) {
+            const ArrayView<const float> view(grads, "grads");
+            const nb::gil_scoped_release unlocked;
+            adam.apply(view.items());
+          },
+          "grads"_a.none())
+      .def(
+          "merge",
+          [](LocalAdam& adam, nb::handle change, nb::handle roots, nb::handle momentum,
+             std::uint64_t step) {
+            adam.merge(ArrayView<const float>(change, "change").items(),
+                       ArrayView<const float>(roots, "roots").items(),
+                       ArrayView<const float>(momentum, "momentum").items(), step);
+          },
+          "change"_a.none(), "roots"_a.none(), "momentum"_a.none(), nb::kw_only(), "step"_a)
+      .def("values", [](const LocalAdam& adam) { return floats(adam.values()); })
+      .def("momentum", [](const LocalAdam& adam) { return floats(adam.momentum()); })
+      .def("change",
+           [](const LocalAdam& adam) {
+             return floats(adam.size(), [&](float* out) { adam.change(out); });
+           })
+      .def("roots", [](const LocalAdam& adam) {
+        return floats(adam.size(), [&](float* out) { adam.roots(out); });
+      });
+}
+
 void bind_dense(nb::module_& m) {
+  bind_local_adam(m);
+  m.def("to_fp16", &to_halves, "values"_a.none());
+  m.def("from_fp16", &from_halves, "halves"_a.none());
   nb::class_<DenseBlock>(m, "DenseBlock")
       .def(
           "__init__",
@@ -45,13 +134,28 @@ void bind_dense(nb::module_& m) {
           "options"_a = nb::none())
       .def("values",
            [](const DenseBlock& block) {
-             NewArray<float> out(block.size());
-             {
-               const nb::gil_scoped_release unlocked;
-               block.values(out.data());
-             }
-             return std::move(out).release({block.size()});
+             return floats(block.size(), [&](float* out) { block.values(out); });
            })
+      .def("roots",
+           [](const DenseBlock& block) {
+             return floats(block.size(), [&](float* out) { block.roots(out); });
+           })
+      .def("momentum",
+           [](const DenseBlock& block) {
+             return floats(block.size(), [&](float* out) { block.momentum(out); });
+           })
+      .def(
+          "merge",
+          [](DenseBlock& block, nb::handle change, nb::handle second, nb::handle momentum,
+             float keep, std::uint64_t steps) {
+            const ArrayView<const float> changes(change, "change");
+            const ArrayView<const float> seconds(second, "second");
+            const ArrayView<const float> momenta(momentum, "momentum");
+            const nb::gil_scoped_release unlocked;
+            block.merge(changes.items(), seconds.items(), momenta.items(), keep, steps);
+          },
+          "change"_a.none(), "second"_a.none(), "momentum"_a.none(), nb::kw_only(), "keep"_a,
+          "steps"_a)
       .def(
           "apply",
           [](DenseBlock& block, nb::handle grads) {

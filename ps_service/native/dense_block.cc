@@ -1,11 +1,15 @@
 #include "dense_block.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
 
 #include "byte_io.h"
+#include "optimizers/adam.h"
+#include "optimizers/adamw.h"
 
 namespace embermesh {
 namespace {
@@ -66,10 +70,7 @@ void DenseBlock::values(float* out) const {
 }
 
 void DenseBlock::apply(std::span<const float> grads) {
-  if (grads.size() != size_) {
-    throw std::invalid_argument("grads: the block has " + std::to_string(size_) + " floats, got " +
-                                std::to_string(grads.size()));
-  }
+  require_size("grads", grads);
   const std::scoped_lock lock(mutex_);
   const float* grad = grads.data();
   if (rule_.clips()) {
@@ -84,6 +85,38 @@ void DenseBlock::apply(std::span<const float> grads) {
 std::uint64_t DenseBlock::step() const {
   const std::scoped_lock lock(mutex_);
   return step_;
+}
+
+void DenseBlock::merge(std::span<const float> change, std::span<const float> second,
+                       std::span<const float> momentum, float keep, std::uint64_t steps) {
+  require_moments();
+  require_size("change", change);
+  require_size("second", second);
+  if (!momentum.empty()) require_size("momentum", momentum);
+  const std::scoped_lock lock(mutex_);
+  float* const values = row_.data();
+  float* const m = values + size_;
+  float* const v = m + size_;
+  for (std::size_t i = 0; i < size_; ++i) {
+    values[i] += change[i];
+    v[i] = keep * v[i] + second[i];
+  }
+  std::ranges::copy(momentum, m);
+  step_ += steps;
+  v[size_] = std::min(static_cast<float>(step_), Adam::kMaxStep);
+}
+
+void DenseBlock::roots(float* out) const {
+  require_moments();
+  const std::scoped_lock lock(mutex_);
+  const float* const v = row_.data() + 2 * size_;
+  for (std::size_t i = 0; i < size_; ++i) out[i] = std::sqrt(v[i]);
+}
+
+void DenseBlock::momentum(float* out) const {
+  require_moments();
+  const std::scoped_lock lock(mutex_);
+  std::copy_n(row_.begin() + static_cast<std::ptrdiff_t>(size_), size_, out);
 }
 
 std::string DenseBlock::dump() const {
@@ -166,6 +199,19 @@ void DenseBlock::copy_shared(const DenseBlock& other, std::size_t other_at, std:
                 row_.data() + v * size_ + (first - at));
   }
   std::copy_n(other.row_.data() + vectors * other.size_, scalars, row_.data() + vectors * size_);
+}
+
+void DenseBlock::require_moments() const {
+  const std::string_view name = rule_.optimizer().name();
+  if (name == Adam::kName || name == AdamW::kName) return;
+  throw std::invalid_argument("optimizer '" + std::string(name) +
+                              "' has no second moment to share; expected adam or adamw");
+}
+
+void DenseBlock::require_size(std::string_view what, std::span<const float> given) const {
+  if (given.size() == size_) return;
+  throw std::invalid_argument(std::string(what) + ": the block has " + std::to_string(size_) +
+                              " floats, got " + std::to_string(given.size()));
 }
 
 }  // namespace embermesh

@@ -33,6 +33,15 @@ class DenseBlock {
   // Steps applied so far.
   [[nodiscard]] std::uint64_t step() const;
 
+  // Mode kstep; adam and adamw only, else these three throw std::invalid_argument, as for spans
+  // that have not size() floats. Takes in what the trainers made of a period of `steps` steps:
+  // values += change; v = keep * v + second; m = momentum, unless that is empty.
+  void merge(std::span<const float> change, std::span<const float> second,
+             std::span<const float> momentum, float keep, std::uint64_t steps);
+  // Copies the square roots of v, and m, to `out`.
+  void roots(float* out) const;
+  void momentum(float* out) const;
+
   // Optimizer, parameters, options, step, values and state as bytes, sealed with a checksum;
   // grammar in docs/formats.md.
   [[nodiscard]] std::string dump() const;
@@ -51,6 +60,9 @@ class DenseBlock {
   // Copies what `other`, whose first parameter has number `other_at`, shares with this block, whose
   // first has number `at`.
   void copy_shared(const DenseBlock& other, std::size_t other_at, std::size_t at);
+  // Throws std::invalid_argument unless the state is Adam's: m || v || t.
+  void require_moments() const;
+  void require_size(std::string_view what, std::span<const float> given) const;
 
   const std::size_t size_;
   const UpdateRule rule_;

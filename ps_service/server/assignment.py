@@ -5,6 +5,7 @@ attempt.
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 from ps_service.sharding import ShardMap
 from services.api import spec
@@ -12,6 +13,17 @@ from services.api.spec import JobSpec
 from services.kit.discovery import Run
 from services.kit.errors import Conflict, InvalidInput
 from services.wire import ps_pb2
+
+
+class Pace(enum.Enum):
+    """When a trainer's dense pushes take effect."""
+
+    TOGETHER = "together"  # once those of all trainers for the step are there
+    ON_ARRIVAL = "on-arrival"
+    MERGED = "merged"  # local steps, whose outcomes are merged now and then
+
+
+_PACES = {"async": Pace.ON_ARRIVAL, "kstep": Pace.MERGED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +38,7 @@ class Assignment:
     trainers: int  # members of the barriers are ranks 0..trainers-1
     sync: bool  # sparse pushes wait for all trainers
     restore: str = ""  # manifest to start from; empty = from scratch
+    pace: Pace = Pace.TOGETHER  # of dense pushes
 
     @classmethod
     def of_sparse(cls, run: Run, rank: int) -> Assignment:
@@ -52,6 +65,7 @@ class Assignment:
             trainers=job.resources.trainers,
             sync=job.training.mode == "sync",
             restore=run.restore,
+            pace=_PACES.get(job.training.mode, Pace.TOGETHER),
         )
 
     def admit(self, caller: ps_pb2.Caller) -> None:

@@ -1,9 +1,8 @@
-"""The dense-PS servicer: one block of the flat array of dense parameters, stepped once all trainers
-have pushed.
+"""The dense-PS servicer: one block of the flat array of dense parameters, its wire and its
+snapshots.
 
-A step's gradient is the mean over the samples of all trainers, summed in rank order, so it has the
-same bits however the array is divided into blocks. Every trainer gets the new values as the reply
-to its push.
+When and how a trainer's push reaches the block is the affair of the mode's pace, `dense_paces`.
+Every trainer gets the new values, or what was merged, as the reply to its push.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from ps_service import _native, codec
+from ps_service import _native, codec, halves
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
-from ps_service.server.barrier import StepBarrier
+from ps_service.server.dense_paces import Gradient, LocalSteps, Merged, pace_of
 from ps_service.server.metrics import DenseMetrics
 from ps_service.server.pending import PendingSnapshot
 from ps_service.server.snapshot import DensePlace, DenseSnapshot
 from ps_service.tables import UpdateOptions
+from services.api.optimizers import KSTEP_OPTIMIZERS
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.storage import Storage
 from services.kit.telemetry import timed
@@ -43,24 +43,6 @@ class _State:
     block: _native.DenseBlock
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gradient:
-    """One trainer's validated push."""
-
-    samples: int
-    grads: NDArray[np.float32]
-    pause: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class _Stepped:
-    """What every trainer of a step is told."""
-
-    values: bytes
-    version: int
-    pause: bool
-
-
 class DenseServicer(ps_pb2_grpc.DensePsServicer):
     """Serves one block."""
 
@@ -74,11 +56,9 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         self._assignment, self._storage, self._metrics = assignment, storage, metrics
         self._configuring = threading.Lock()
         self._state: _State | None = None
-        self._barrier: StepBarrier[_Gradient, _Stepped] = StepBarrier(
-            range(assignment.trainers), self._apply, barrier_seconds
-        )
+        self._pace = pace_of(assignment, self._block, metrics, barrier_seconds)
         self._pending: PendingSnapshot[DenseSnapshot] = PendingSnapshot()
-        metrics.trainers.set_function(lambda: float(self._barrier.remaining))
+        metrics.trainers.set_function(lambda: float(self._pace.remaining))
 
     def Configure(
         self, request: ps_pb2.DenseConfigureRequest, _context: grpc.ServicerContext
@@ -108,30 +88,57 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         self, request: ps_pb2.DensePullRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.DenseValuesReply:
         """See ps.proto."""
-        return _current(self._admitted(request.caller))
+        state = self._admitted(request.caller)
+        if not request.moments:
+            return _current(state)
+        _require_moments(state)
+        return ps_pb2.DenseValuesReply(
+            values=codec.pack_floats(state.block.values()),
+            version=state.block.step,
+            roots=halves.pack(state.block.roots()),
+            momentum=codec.pack_floats(state.block.momentum()),
+        )
 
     def Push(
         self, request: ps_pb2.DensePushRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.DenseValuesReply:
-        """See ps.proto. A repeated push gets the reply of the first, `pause` included."""
+        """See ps.proto."""
         state = self._admitted(request.caller)
         grads = codec.unpack_floats(request.grads, "grads", state.place.size)
-        gradient = _Gradient(request.samples, grads, request.pause)
-        with timed(self._metrics.barrier):
-            outcome = self._barrier.arrive(request.caller.rank, request.caller.step, gradient)
-        if outcome.duplicate:
-            self._metrics.duplicate_pushes.inc()
-        stepped = outcome.result
+        if isinstance(self._pace, Merged):
+            raise Conflict("Push: this job's mode is kstep, its trainers call Merge")
+        gradient = Gradient(request.samples, grads, request.pause, request.read_version)
+        stepped = self._pace.push(request.caller.rank, request.caller.step, gradient)
         return ps_pb2.DenseValuesReply(
             values=stepped.values, version=stepped.version, pause=stepped.pause
         )
+
+    def Merge(
+        self, request: ps_pb2.DenseMergeRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.DenseMergeReply:
+        """See ps.proto."""
+        state = self._admitted(request.caller)
+        if not isinstance(self._pace, Merged):
+            raise Conflict("Merge: this job's mode is not kstep, its trainers call Push")
+        _require_moments(state)
+        size, told = state.place.size, request.pause or request.leaving
+        part = LocalSteps(
+            steps=request.steps,
+            samples=request.samples,
+            change=halves.unpack(request.change, "change", size),
+            roots=halves.unpack(request.roots, "roots", size),
+            momentum=codec.unpack_floats(request.momentum, "momentum", size if told else 0),
+            pause=request.pause,
+            leaving=request.leaving,
+        )
+        return self._pace.merge(request.caller.rank, request.round, part)
 
     def Leave(
         self, request: ps_pb2.LeaveRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.LeaveReply:
         """See ps.proto."""
         self._assignment.admit(request.caller)
-        return ps_pb2.LeaveReply(remaining=self._barrier.leave(request.caller.rank))
+        return ps_pb2.LeaveReply(remaining=self._pace.leave(request.caller.rank))
 
     def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
@@ -180,13 +187,13 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         return {
             "parameters": state.place.size if state else 0,
             "version": state.block.step if state else 0,
-            "trainers": self._barrier.remaining,
+            "trainers": self._pace.remaining,
         }
 
     def close(self) -> None:
         """Ends the waits of pushes with Unavailable, so that the process can drain."""
         self._pending.close()
-        self._barrier.close()
+        self._pace.close()
 
     def _create(self, place: DensePlace, initial: NDArray[np.float32]) -> _State:
         try:
@@ -213,22 +220,20 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
             raise Conflict(f"dense-PS block {self._assignment.rank} is not configured yet")
         return self._state
 
-    def _apply(self, gradients: list[tuple[int, _Gradient]]) -> _Stepped:
-        """Averages over samples in rank order; a step without any samples changes nothing."""
-        state = self._state
-        assert state is not None  # pushes come after Configure
-        total = sum(g.samples for _, g in gradients)
-        if total > 0:
-            with timed(self._metrics.apply):
-                mean = np.zeros(state.place.size, dtype=np.float32)
-                for _, gradient in gradients:
-                    mean += gradient.grads * np.float32(gradient.samples / total)
-                state.block.apply(mean)
-        values = codec.pack_floats(state.block.values())
-        return _Stepped(values, state.block.step, all(g.pause for _, g in gradients))
+    def _block(self) -> _native.DenseBlock:
+        assert self._state is not None  # pushes come after Configure
+        return self._state.block
 
 
 def _current(state: _State) -> ps_pb2.DenseValuesReply:
     return ps_pb2.DenseValuesReply(
         values=codec.pack_floats(state.block.values()), version=state.block.step
     )
+
+
+def _require_moments(state: _State) -> None:
+    if state.place.optimizer not in KSTEP_OPTIMIZERS:
+        raise Conflict(
+            f"mode kstep shares a second moment, which {state.place.optimizer} has not; "
+            f"the dense optimizer must be one of {', '.join(KSTEP_OPTIMIZERS)}"
+        )

@@ -160,9 +160,27 @@ class DenseMetrics:
             "Repeated pushes that were answered, not applied.",
             registry=registry,
         )
+        self.merges = prometheus_client.Counter(
+            "embermesh_dense_merges_total",
+            "Mode kstep: merges of the trainers' local steps.",
+            registry=registry,
+        )
+        self.drift = prometheus_client.Gauge(
+            "embermesh_dense_merge_drift",
+            "Mode kstep: RMS distance of the trainers' changes from their mean at the last merge, "
+            "over the RMS of that mean; grows with training.k.",
+            registry=registry,
+        )
+        self.staleness = prometheus_client.Histogram(
+            "embermesh_dense_staleness_steps",
+            "Mode async: steps applied to the block between a trainer's read of the values and the "
+            "write of its gradient.",
+            buckets=_STALENESS_BUCKETS,
+            registry=registry,
+        )
         self.apply = prometheus_client.Histogram(
             "embermesh_dense_apply_seconds",
-            "Time to average the gradients of a step and apply the optimizer.",
+            "Time to average the gradients of a step and apply the optimizer, or to merge.",
             buckets=LATENCY_BUCKETS,
             registry=registry,
         )

@@ -12,6 +12,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from services.api.base import Strict
 
+KSTEP_OPTIMIZERS = ("adam", "adamw")  # of the dense parameters: the rule of kstep is one of Adam
+
 
 class _Named(Strict):
     """A name with numeric parameters, written as a one-entry mapping."""

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 from services.api.autoscale import Autoscale
 from services.api.base import Duration, Strict
 from services.api.features import Features
-from services.api.optimizers import Optimizers
+from services.api.optimizers import KSTEP_OPTIMIZERS, Optimizers
 from services.kit.errors import InvalidInput
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
@@ -110,10 +110,20 @@ class Data(Strict):
 class Training(Strict):
     """How it is trained."""
 
-    mode: Literal["hybrid", "sync"] = Field(
+    mode: Literal["hybrid", "sync", "async", "kstep"] = Field(
         default="hybrid",
         description="sync: rows and dense parameters change once a step, by all trainers together. "
-        "hybrid: rows change as gradients arrive, dense parameters as in sync.",
+        "hybrid: rows change as gradients arrive, dense parameters as in sync. async: both change "
+        "as gradients arrive. kstep: rows as in hybrid; each trainer steps its own dense "
+        "parameters, which are averaged every k steps. docs/training-modes.md says when to use "
+        "which.",
+    )
+    k: int = Field(
+        default=8,
+        ge=1,
+        le=1_000,
+        description="Mode kstep: steps between two merges of the trainers' dense parameters. "
+        "optimizers.dense must be adam or adamw.",
     )
     batch_size: int = Field(
         default=256, ge=1, le=65_536, description="Rows per step of one trainer."
@@ -201,6 +211,12 @@ class JobSpec(Strict):
             raise ValueError("training.epochs: a kafka:// source is read once")
         if self.autoscale is not None and self.checkpoint is None:
             raise ValueError("autoscale: a change of scale goes through a checkpoint; give one")
+        dense = self.optimizers.dense.name
+        if self.training.mode == "kstep" and dense not in KSTEP_OPTIMIZERS:
+            raise ValueError(
+                f"optimizers.dense: training.mode kstep averages Adam's second moments; {dense!r} "
+                f"has none, use one of {', '.join(KSTEP_OPTIMIZERS)}"
+            )
         return self
 
 

@@ -1,4 +1,6 @@
-"""Quality on real ads (Criteo, split by time): both modes reach plain TensorFlow's AUC."""
+"""Quality on real ads (Criteo, split by time): the modes that promise an AUC reach that of plain
+TensorFlow and of each other.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from services.api.views import JobState
 from tests.data import ROOT, shared_data
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-MIN_AUC, MAX_GAP = 0.750, 0.005
+MIN_AUC, MAX_GAP = 0.750, 0.002
 
 
-def test_hybrid_and_sync_reach_the_reference_auc(client: Client, tmp_path: Path) -> None:
+def test_hybrid_and_kstep_reach_the_auc_of_sync(client: Client, tmp_path: Path) -> None:
     clicks = shared_data("criteo", "data.tsv.gz")
     auc = {}
-    for mode in ("hybrid", "sync"):
+    for mode in ("sync", "hybrid", "kstep"):
         spec: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "criteo.yaml").read_text())
         spec["data"]["source"] = f"file://{clicks}"
         spec["training"]["mode"] = mode
@@ -31,4 +33,4 @@ def test_hybrid_and_sync_reach_the_reference_auc(client: Client, tmp_path: Path)
         assert done.result.auc is not None
         auc[mode] = done.result.auc
     assert min(auc.values()) >= MIN_AUC, auc
-    assert abs(auc["hybrid"] - auc["sync"]) <= MAX_GAP, auc
+    assert max(auc["sync"] - auc[mode] for mode in ("hybrid", "kstep")) <= MAX_GAP, auc

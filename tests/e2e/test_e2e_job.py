@@ -54,8 +54,9 @@ def test_train_checkpoint_and_restore_into_other_counts(
     assert again.progress.samples == 20_000, "nothing may be trained twice"
 
 
-def test_sync_mode_trains(client: Client, synthetic_job: Make) -> None:
-    done = client.wait(client.submit(synthetic_job(training={"mode": "sync"})).id, 120)
+@pytest.mark.parametrize("mode", ["sync", "async", "kstep"])
+def test_the_other_modes_train(client: Client, synthetic_job: Make, mode: str) -> None:
+    done = client.wait(client.submit(synthetic_job(training={"mode": mode})).id, 120)
     assert done.state == JobState.SUCCEEDED, done.error
     assert done.progress.samples == 20_000
     assert done.result is not None and (done.result.auc or 0) > 0.5

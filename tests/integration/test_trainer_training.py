@@ -13,6 +13,8 @@ import numpy as np
 import prometheus_client
 import pytest
 
+from ps_service.client.kstep import KStepClient
+from ps_service.server.assignment import Pace
 from services.api.manifest import PositionEntry
 from services.api.spec import JobSpec, validate
 from tests.fixtures.ps_cluster import PsCluster
@@ -30,6 +32,8 @@ from trainer_service.sources import Source, open_training
 from trainer_service.step import TrainStep, build_network
 
 DENSE, FEATURES, DIM, WAIT = 2, 3, 4, 30.0
+K = 4
+PACES = pytest.mark.parametrize("pace", Pace, ids=["hybrid", "async", "kstep"])
 ADAM = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-7}
 
 
@@ -106,7 +110,8 @@ class Trainer:
         self.metrics = TrainerMetrics(self.registry)
         self.gate, self.progress = PauseGate(), Progress(self.metrics)
         self.sparse = self.cluster.sparse_client(self.rank)
-        self.dense = self.cluster.dense_client(self.rank)
+        dense = self.cluster.dense_client(self.rank)
+        self.dense = KStepClient(dense, K) if self.cluster.pace is Pace.MERGED else dense
         self.servers = Servers(self.sparse, self.dense)
         self.sparse.configure(layout.tables, self.spec.training.seed)
         self.parameters = self.dense.configure("adam", ADAM, self.step.initial())
@@ -168,9 +173,10 @@ def test_sync_with_two_trainers_equals_one_with_the_joined_batch() -> None:
     assert np.abs(dense - initial).max() > 0.01, "nothing was trained"
 
 
-def test_hybrid_learns_what_the_labels_hide() -> None:
+@PACES
+def test_every_mode_learns_what_the_labels_hide(pace: Pace) -> None:
     data = [rows(32, seed=s) for s in range(60)]
-    with PsCluster(sparse=2, dense=1, trainers=2) as cluster:
+    with PsCluster(sparse=2, dense=1, trainers=2, pace=pace) as cluster:
         trainers = [Trainer(cluster, job(32), script(data[r::2] * 3), rank=r) for r in range(2)]
         train_together(trainers)
         before = [int(s.rows().sum()) for s in cluster.shards()]
@@ -189,16 +195,20 @@ def test_hybrid_learns_what_the_labels_hide() -> None:
     assert lead.step.traces == 2
 
 
-def test_all_trainers_pause_after_the_same_step_and_go_on() -> None:
+@PACES
+def test_all_trainers_pause_after_the_same_step_and_go_on(pace: Pace) -> None:
+    """In async each after a step of its own; in kstep after a merge."""
     data = [rows(8, seed=s) for s in range(150)]
-    with PsCluster(trainers=2) as cluster, ThreadPoolExecutor(4) as pool:
+    with PsCluster(trainers=2, pace=pace) as cluster, ThreadPoolExecutor(4) as pool:
         trainers = [Trainer(cluster, job(8), script(data), rank=r) for r in range(2)]
         stop = threading.Event()
         running = [pool.submit(t.run, stop) for t in trainers]
         for token in ("first", "second"):
             asked = [pool.submit(t.gate.pause, token, WAIT, WAIT) for t in trainers]
             stands = [a.result(WAIT) for a in asked]
-            assert stands[0].step == stands[1].step > 0
+            assert min(stand.step for stand in stands) > 0
+            if pace is not Pace.ON_ARRIVAL:
+                assert stands[0].step == stands[1].step
             for stand in stands:
                 assert stand.positions[0].minor == stand.step
                 assert stand.samples == 8 * stand.step
@@ -212,8 +222,9 @@ def test_all_trainers_pause_after_the_same_step_and_go_on() -> None:
         assert {t.gate.pause("third", 1.0, 1.0).step for t in trainers} == {150}
 
 
-def test_a_finished_trainer_does_not_hold_up_the_pause_of_another() -> None:
-    with PsCluster(trainers=2) as cluster, ThreadPoolExecutor(3) as pool:
+@PACES
+def test_a_finished_trainer_does_not_hold_up_the_pause_of_another(pace: Pace) -> None:
+    with PsCluster(trainers=2, pace=pace) as cluster, ThreadPoolExecutor(3) as pool:
         long = Trainer(cluster, job(8), script([rows(8, s) for s in range(150)]), rank=0)
         short = Trainer(cluster, job(8), script([rows(8, seed=1)]), rank=1)
         running = pool.submit(long.run)
@@ -226,9 +237,18 @@ def test_a_finished_trainer_does_not_hold_up_the_pause_of_another() -> None:
         assert running.result(WAIT)
 
 
-@pytest.mark.parametrize("sync", [False, True], ids=["hybrid", "sync"])
-def test_silence_of_one_trainer_lets_the_other_go_on(sync: bool) -> None:
-    with PsCluster(sparse=2, trainers=2, sync=sync) as cluster:
+@pytest.mark.parametrize(
+    ("sync", "pace"),
+    [
+        (False, Pace.TOGETHER),
+        (True, Pace.TOGETHER),
+        (False, Pace.ON_ARRIVAL),
+        (False, Pace.MERGED),
+    ],
+    ids=["hybrid", "sync", "async", "kstep"],
+)
+def test_silence_of_one_trainer_lets_the_other_go_on(sync: bool, pace: Pace) -> None:
+    with PsCluster(sparse=2, trainers=2, sync=sync, pace=pace) as cluster:
         trainers = [
             Trainer(cluster, job(8), script([rows(8, seed=s) for s in range(3)]), rank=0),
             Trainer(cluster, job(8), script([*[[]] * 5, rows(4, seed=2)]), rank=1),
@@ -250,7 +270,8 @@ class SpyStep(TrainStep):
         return super().run(dense, labels, parameters, step=step)
 
 
-def test_no_row_is_skipped_or_trained_twice_across_a_checkpoint(tmp_path: Path) -> None:
+@PACES
+def test_no_row_is_skipped_or_trained_twice_across_a_checkpoint(tmp_path: Path, pace: Pace) -> None:
     """Two trainers pause in the first epoch; one trainer on other shards goes on to the end."""
     names = [f"{i / 512:.9f}" for i in range(509)]
     lines = [f"{i % 3 == 0:d},{name},k{i % 40}" for i, name in enumerate(names)]
@@ -260,7 +281,7 @@ def test_no_row_is_skipped_or_trained_twice_across_a_checkpoint(tmp_path: Path) 
     document["features"] = {"dense": "I1", "sparse": {"C1": {"dim": DIM}}}
     document["training"]["epochs"] = 2
     spec = validate(document)
-    with PsCluster(sparse=2, trainers=2) as cluster, ThreadPoolExecutor(4) as pool:
+    with PsCluster(sparse=2, trainers=2, pace=pace) as cluster, ThreadPoolExecutor(4) as pool:
         first = [
             Trainer(cluster, spec, open_training(spec, rank=r, trainers=2), r, SpyStep)
             for r in range(2)
@@ -277,7 +298,7 @@ def test_no_row_is_skipped_or_trained_twice_across_a_checkpoint(tmp_path: Path) 
     assert len(before) == sum(s.samples for s in stands)
     resume = {p.partition: p for s in stands for p in s.positions}
     assert len(resume) == 60
-    with PsCluster(sparse=3, dense=2, trainers=1, restore=manifest) as cluster:
+    with PsCluster(sparse=3, dense=2, trainers=1, pace=pace, restore=manifest) as cluster:
         source = open_training(spec, rank=0, trainers=1, resume=resume)
         second = Trainer(cluster, spec, source, step_class=SpyStep)
         assert second.run()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_service.client.dense import even_slices
-from ps_service.server.assignment import Assignment
+from ps_service.server.assignment import Assignment, Pace
 from ps_service.sharding import ShardMap
 from services.api import spec
 from services.kit.discovery import Run
@@ -79,6 +79,24 @@ def test_assignment_comes_from_the_run() -> None:
     assert sparse.restore == "file:///m.json"
     assert sparse.shard_map.partitions_of(1) == [6, 7, 8, 9, 10]
     assert ShardMap.from_run(a_run()).shards == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "sync", "pace"),
+    [
+        ("sync", True, Pace.TOGETHER),
+        ("hybrid", False, Pace.TOGETHER),
+        ("async", False, Pace.ON_ARRIVAL),
+        ("kstep", False, Pace.MERGED),
+    ],
+)
+def test_each_mode_has_its_way_with_rows_and_dense_parameters(
+    mode: str, sync: bool, pace: Pace
+) -> None:
+    run = a_run()
+    run.spec["training"]["mode"] = mode
+    for assignment in (Assignment.of_sparse(run, 1), Assignment.of_dense(run, 1)):
+        assert (assignment.sync, assignment.pace) == (sync, pace)
 
 
 def test_assignment_admits_its_generation_and_epoch_only() -> None:

@@ -148,6 +148,8 @@ def test_a_spec_travels_as_json(document: dict[str, Any]) -> None:
             {"to": "s3://b/x", "every": "soon"},
             "checkpoint.every: 'soon' is not a dur",
         ),
+        ("training.mode", "k-step", "training.mode: .*'kstep'"),
+        ("training.k", 0, "training.k: .*greater"),
         ("checkpoint", {"to": "s3://b/x", "every": "0s"}, "checkpoint.every: .*greater than 0"),
         ("checkpoint", {"to": "s3://b/x", "keep": 0}, "checkpoint.keep: .*greater"),
     ],
@@ -164,6 +166,21 @@ def test_a_kafka_source_is_read_once_in_a_known_format() -> None:
         validate({**kafka, "training": {"epochs": 2}})
     with pytest.raises(InvalidInput, match=r"data: a kafka:// source needs format"):
         validate(with_path("data", {"source": "kafka://h:9092/clicks"}))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "amsgrad"])
+def test_kstep_takes_only_dense_optimizers_with_a_rule(optimizer: str) -> None:
+    document = with_path("optimizers.dense", optimizer)
+    with pytest.raises(
+        InvalidInput, match=rf"optimizers\.dense: .* kstep .*'{optimizer}' has none"
+    ):
+        validate({**document, "training": {"mode": "kstep"}})
+    for mode in ("sync", "hybrid", "async"):
+        assert validate({**document, "training": {"mode": mode}}).training.mode == mode
+    for allowed in ("adam", "adamw"):
+        document = with_path("optimizers.dense", allowed)
+        spec = validate({**document, "training": {"mode": "kstep", "k": 3}})
+        assert spec.training.k == 3
 
 
 def test_all_mistakes_come_at_once() -> None:

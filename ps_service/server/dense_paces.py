@@ -1,0 +1,241 @@
+"""When dense pushes reach a block, one class for each pace: together with those of the other
+trainers (modes sync and hybrid), on arrival (async), or as the outcome of local steps (kstep).
+
+They hold the rule of the mode and the count of the trainers' steps; the block, the wire and
+snapshots are the servicer's.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps_service import _native, codec, halves
+from ps_service.server.assignment import Assignment, Pace
+from ps_service.server.barrier import StepBarrier, StepLedger
+from ps_service.server.metrics import DenseMetrics
+from services.kit.telemetry import timed
+from services.wire import ps_pb2
+
+Floats = NDArray[np.float32]
+Part = TypeVar("Part")  # what one trainer gives
+Reply = TypeVar("Reply")  # what all are told
+BlockOf = Callable[[], _native.DenseBlock]  # the configured block
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradient:
+    """One trainer's validated push."""
+
+    samples: int
+    grads: Floats  # (n,) mean over the samples
+    pause: bool
+    read_version: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Stepped:
+    """What a trainer is told after its push."""
+
+    values: bytes
+    version: int
+    pause: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalSteps:
+    """One trainer's validated part of a merge; see DenseMergeRequest."""
+
+    steps: int
+    samples: int
+    change: Floats  # (n,)
+    roots: Floats  # (n,)
+    momentum: Floats  # (n,), or (0,) where it is not given
+    pause: bool
+    leaving: bool
+
+
+class _AtBarrier(abc.ABC, Generic[Part, Reply]):
+    """Everybody waits for everybody, once a step or once a merge."""
+
+    def __init__(
+        self, ranks: Sequence[int], block: BlockOf, metrics: DenseMetrics, barrier_seconds: float
+    ) -> None:
+        self._block, self._metrics = block, metrics
+        self._barrier: StepBarrier[Part, Reply] = StepBarrier(ranks, self._apply, barrier_seconds)
+
+    @property
+    def remaining(self) -> int:
+        """Trainers still taking steps."""
+        return self._barrier.remaining
+
+    def leave(self, rank: int) -> int:
+        """`rank` takes no further step. Idempotent. Returns the trainers that remain."""
+        return self._barrier.leave(rank)
+
+    def close(self) -> None:
+        """Ends all waits with Unavailable."""
+        self._barrier.close()
+
+    def _arrive(self, rank: int, number: int, part: Part) -> Reply:
+        """Waits for the others. A repeated part gets the reply of the first."""
+        with timed(self._metrics.barrier):
+            outcome = self._barrier.arrive(rank, number, part)
+        if outcome.duplicate:
+            self._metrics.duplicate_pushes.inc()
+        return outcome.result
+
+    @abc.abstractmethod
+    def _apply(self, parts: list[tuple[int, Part]]) -> Reply:
+        """Takes [(rank, part)], in rank order, into the block."""
+
+
+class Together(_AtBarrier[Gradient, Stepped]):
+    """Modes sync and hybrid: a step's gradient is the mean over the samples of all trainers, summed
+    in rank order, so it has the same bits however the array is divided into blocks.
+    """
+
+    def push(self, rank: int, step: int, gradient: Gradient) -> Stepped:
+        """Returns once the gradients of all trainers are applied; a repeated push gets the reply of
+        the first, `pause` included.
+        """
+        return self._arrive(rank, step, gradient)
+
+    def _apply(self, parts: list[tuple[int, Gradient]]) -> Stepped:
+        """A step without any samples changes nothing."""
+        block = self._block()
+        total = sum(g.samples for _, g in parts)
+        if total > 0:
+            with timed(self._metrics.apply):
+                block.apply(_mean([(g.samples / total, g.grads) for _, g in parts]))
+        values = codec.pack_floats(block.values())
+        return Stepped(values, block.step, all(g.pause for _, g in parts))
+
+
+class OnArrival:
+    """Mode async: each gradient is a step of its own, taken when it comes. A trainer that was asked
+    to pause stops after its own step: nothing of it is under way then.
+    """
+
+    def __init__(self, ranks: Sequence[int], block: BlockOf, metrics: DenseMetrics) -> None:
+        self._block, self._metrics = block, metrics
+        self._ledger = StepLedger(ranks)
+
+    @property
+    def remaining(self) -> int:
+        """Trainers still taking steps."""
+        return self._ledger.remaining
+
+    def leave(self, rank: int) -> int:
+        """`rank` takes no further step. Idempotent. Returns the trainers that remain."""
+        return self._ledger.leave(rank)
+
+    def close(self) -> None:
+        """Nobody waits for others here."""
+
+    def push(self, rank: int, step: int, gradient: Gradient) -> Stepped:
+        """Applies the gradient unless it is a repeat; either way tells the present values."""
+        block = self._block()
+
+        def apply() -> bool:
+            if gradient.samples > 0:
+                self._metrics.staleness.observe(max(0, block.step - gradient.read_version))
+                with timed(self._metrics.apply):
+                    block.apply(gradient.grads)
+            return True
+
+        if self._ledger.apply(rank, step, apply) is None:
+            self._metrics.duplicate_pushes.inc()
+        # Others may step between these two lines: staleness is then told too high, never too low.
+        version = block.step
+        return Stepped(codec.pack_floats(block.values()), version, gradient.pause)
+
+
+class Merged(_AtBarrier[LocalSteps, ps_pb2.DenseMergeReply]):
+    """Mode kstep: parameters and second moments of all trainers are averaged, each trainer with the
+    weight of its samples since the last merge. The rule is in docs/training-modes.md.
+    """
+
+    def merge(self, rank: int, number: int, part: LocalSteps) -> ps_pb2.DenseMergeReply:
+        """Returns once the parts of all trainers are merged; a repeat gets the first reply."""
+        return self._arrive(rank, number, part)
+
+    def _apply(self, parts: list[tuple[int, LocalSteps]]) -> ps_pb2.DenseMergeReply:
+        given = [part for _, part in parts]
+        block, weights = self._block(), _weights([p.samples for p in given])
+        weighted = list(zip(weights, given, strict=True))
+        with timed(self._metrics.apply):
+            mean = _mean([(w, p.change) for w, p in weighted])
+            change = halves.pack(mean)
+            beta2 = block.optimizer_params["beta2"]
+            block.merge(
+                halves.unpack(change, "change", len(mean)),  # what the trainers will see of it
+                _mean([(w, np.square(p.roots)) for w, p in weighted]),
+                _mean_momentum(given),
+                keep=sum(w * beta2**p.steps for w, p in weighted),
+                steps=max(p.steps for p in given),
+            )
+        self._metrics.merges.inc()
+        self._metrics.drift.set(_drift(weighted, mean))
+        going_on = [p for p in given if not p.leaving]
+        pause = bool(going_on) and all(p.pause for p in going_on)
+        return ps_pb2.DenseMergeReply(
+            change=change,
+            roots=halves.pack(block.roots()),
+            version=block.step,
+            pause=pause,
+            momentum=codec.pack_floats(block.momentum()) if pause else b"",
+        )
+
+
+def _weights(samples: Sequence[int]) -> list[float]:
+    """Shares of the samples; equal ones where there are none."""
+    total = sum(samples)
+    return [s / total if total > 0 else 1 / len(samples) for s in samples]
+
+
+def _mean(weighted: Sequence[tuple[float, Floats]]) -> Floats:
+    """Σ weight · values in float32, in this order."""
+    mean = np.zeros_like(weighted[0][1], dtype=np.float32)
+    for weight, values in weighted:
+        mean += values * np.float32(weight)
+    return mean
+
+
+def _mean_momentum(parts: Sequence[LocalSteps]) -> Floats:
+    """Of the trainers that give theirs; (0,) if none does."""
+    given = [p for p in parts if len(p.momentum)]
+    if not given:
+        return np.zeros(0, np.float32)
+    weights = _weights([p.samples for p in given])
+    return _mean([(w, p.momentum) for w, p in zip(weights, given, strict=True)])
+
+
+def _drift(weighted: Sequence[tuple[float, LocalSteps]], mean: Floats) -> float:
+    """How far the trainers went apart: RMS distance of their changes from the mean one, over the
+    RMS of that; 0 where nothing moved.
+    """
+    length = float(np.linalg.norm(mean))
+    spread = sum(w * float(np.linalg.norm(p.change - mean)) ** 2 for w, p in weighted)
+    return math.sqrt(spread) / length if length > 0 else 0.0
+
+
+DensePace = Together | OnArrival | Merged
+
+
+def pace_of(
+    assignment: Assignment, block: BlockOf, metrics: DenseMetrics, barrier_seconds: float
+) -> DensePace:
+    """The pace of the assignment's mode."""
+    ranks = range(assignment.trainers)
+    if assignment.pace is Pace.ON_ARRIVAL:
+        return OnArrival(ranks, block, metrics)
+    if assignment.pace is Pace.MERGED:
+        return Merged(ranks, block, metrics, barrier_seconds)
+    return Together(ranks, block, metrics, barrier_seconds)
