@@ -22,6 +22,7 @@ from services.kit import member, rpc
 from services.kit.discovery import Phase, Role, Run
 from services.kit.errors import EmbermeshError
 from services.kit.member import MemberProcess
+from services.kit.rpc_metrics import ClientMetrics
 from services.kit.storage import Storage
 from services.wire import trainer_pb2_grpc
 from trainer_service import holdout
@@ -125,9 +126,20 @@ def _connect(
     sparse_at = addresses(Role.SPARSE_PS, job.spec.resources.sparse_ps)
     dense_at = addresses(Role.DENSE_PS, job.spec.resources.dense_ps)
     generation, epoch, rank = job.run.generation, job.run.epoch, process.settings.rank
+    values, metrics = job.spec.training.wire.values, ClientMetrics(process.metrics)
     return (
-        SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
-        DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
+        SparseClient(
+            sparse_at,
+            generation=generation,
+            epoch=epoch,
+            rank=rank,
+            stop=cut,
+            values=values,
+            metrics=metrics,
+        ),
+        DenseClient(
+            dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut, metrics=metrics
+        ),
     )
 
 

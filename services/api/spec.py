@@ -106,6 +106,18 @@ class Data(Strict):
         return self
 
 
+class Wire(Strict):
+    """How rows and gradients travel between trainers and sparse parameter servers."""
+
+    values: Literal["fp32", "fp16", "scaled-fp16"] = Field(
+        default="fp32",
+        description="fp32: exact. fp16: half the bytes; finite values beyond ±65504 are clipped, "
+        "and small gradients lose digits. scaled-fp16: 16 bits of each value over the largest of "
+        "its block of 64; nothing is clipped and small gradients keep 11 bits. What is clipped or "
+        "becomes zero is counted in embermesh_sparse_rounded_values_total.",
+    )
+
+
 class Training(Strict):
     """How it is trained."""
 
@@ -132,6 +144,9 @@ class Training(Strict):
         ge=0,
         lt=2**63,
         description="Fixes initial rows, dense parameters and synthetic data.",
+    )
+    wire: Wire = Field(
+        default_factory=Wire, description="Size against precision of what goes over the network."
     )
 
 
