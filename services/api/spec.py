@@ -149,6 +149,15 @@ class Training(Strict):
         default_factory=Wire, description="Size against precision of what goes over the network."
     )
 
+    @model_validator(mode="after")
+    def _same_bits(self) -> Training:
+        if self.mode == "sync" and self.wire.values == "scaled-fp16":
+            raise ValueError(
+                "wire.values: scaled-fp16 scales blocks whose rows depend on the number of shards; "
+                "mode sync promises the same bits for any number: use fp32 or fp16"
+            )
+        return self
+
 
 class Resources(Strict):
     """How many processes of each kind."""
