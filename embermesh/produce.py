@@ -71,7 +71,7 @@ def produce(
         partitions = _partitions(servers, topic, create_partitions)
         with _Sender(servers, topic, partitions) as sender:
             for block in blocks:
-                for count, value in _messages(block, message_format, rows_per_message):
+                for count, value in messages(block, message_format, rows_per_message):
                     sender.send(value)
                     rows += count
                     messages += 1
@@ -162,7 +162,7 @@ def _limited(blocks: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa
         left -= min(left, block.num_rows)
 
 
-def _messages(block: pa.RecordBatch, message_format: str, rows: int) -> Iterator[tuple[int, bytes]]:
+def messages(block: pa.RecordBatch, message_format: str, rows: int) -> Iterator[tuple[int, bytes]]:
     if message_format == "json":
         for row in block.to_pylist():
             yield 1, json.dumps(row, default=_text, separators=(",", ":")).encode()

@@ -100,11 +100,12 @@ class ArrowDecoder:
             table.validate(full=True)  # broken offsets would be read out of bounds later
         except (pa.ArrowException, OSError, EOFError) as error:
             raise BadMessage(f"not an Arrow IPC stream: {error}") from None
+        names = table.column_names  # a new list at every look
         for column in self._columns:
-            if table.column_names.count(column) != 1:
-                there = ", ".join(table.column_names)
+            if names.count(column) != 1:
                 raise InvalidInput(
-                    f"column {column!r} is not there exactly once; the message has: {there}"
+                    f"column {column!r} is not there exactly once; the message has: "
+                    f"{', '.join(names)}"
                 )
         batches = table.select(self._columns).combine_chunks().to_batches()
         return (
