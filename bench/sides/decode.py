@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from embermesh.produce import messages
+from embermesh.produce import pack_messages
 from services.api.manifest import PositionEntry
 from services.api.spec import JobSpec, validate
 from trainer_service.decode import open_rows
@@ -74,17 +74,17 @@ class Memory:
     def seek(self, offsets: Mapping[int, int]) -> None:
         self._next = offsets.get(0, 0)
 
-    def poll(self, seconds: float, most: int) -> dict[int, list[tuple[int, bytes | None]]]:
+    def poll(self, _seconds: float, most: int) -> dict[int, list[tuple[int, bytes | None]]]:
         first, self._next = self._next, min(self._next + most, len(self._values))
         return {0: list(enumerate(self._values[first : self._next], first))}
 
-    def next_offset(self, partition: int) -> int:
+    def next_offset(self, _partition: int) -> int:
         return self._next
 
-    def high_water(self, partition: int) -> int | None:
+    def high_water(self, _partition: int) -> int | None:
         return len(self._values)
 
-    def stop_reading(self, partition: int) -> None:
+    def stop_reading(self, _partition: int) -> None:
         pass
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ def main() -> None:
         spec = job(path)
         blocks = [b.rows for b in open_rows(spec.data.source, "criteo-tsv", None).blocks(0, print)]
         packed = {
-            form: [v for block in blocks for _, v in messages(block, form, ROWS_PER_MESSAGE)]
+            form: [v for block in blocks for _, v in pack_messages(block, form, ROWS_PER_MESSAGE)]
             for form in ("arrow", "json")
         }
         rates: dict[str, list[float]] = {"criteo-tsv": [], "arrow": [], "json": []}

@@ -64,7 +64,9 @@ class KeyPlan:
         for shard_counts, key_end, value_end in zip(
             counts.tolist(), key_ends.tolist(), value_ends.tolist(), strict=True
         ):
-            keys, coding = codec.pack_table_keys(counts[len(self.shards)], unique[key_start:key_end])
+            keys, coding = codec.pack_table_keys(
+                counts[len(self.shards)], unique[key_start:key_end]
+            )
             values, key_range = slice(value_start, value_end), slice(key_start, key_end)
             self.shards.append(ShardSlice(shard_counts, keys, coding, values, key_range))
             key_start, value_start = key_end, value_end

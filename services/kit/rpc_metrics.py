@@ -34,7 +34,8 @@ class RpcMetrics:
         )
         self._bytes = prometheus_client.Counter(
             "embermesh_rpc_bytes_total",
-            "Bytes of requests (direction in) and replies (out), headers of the transport left out.",
+            "Bytes of requests (direction in) and replies (out), headers of the transport left "
+            "out.",
             ["service", "verb", "direction"],
             registry=registry,
         )

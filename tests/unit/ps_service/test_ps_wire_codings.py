@@ -14,9 +14,7 @@ from services.wire import ps_pb2
 
 FP16, SCALED = ps_pb2.VALUE_CODING_FP16, ps_pb2.VALUE_CODING_SCALED_FP16
 LARGEST, KAPPA, BLOCK = 65504.0, np.float32(2**15), 64
-FLOATS = arrays(
-    np.float32, st.integers(0, 200), elements=st.floats(width=32, allow_subnormal=True)
-)
+FLOATS = arrays(np.float32, st.integers(0, 200), elements=st.floats(width=32, allow_subnormal=True))
 FINITE = arrays(
     np.float32,
     st.integers(0, 200),
