@@ -23,7 +23,7 @@ constexpr std::size_t kTableHead = 1 + sizeof(std::uint64_t);  // width, smalles
 
 constexpr std::uint32_t kMagnitude = 0x7FFFFFFFU, kInfinity = 0x7F800000U;
 constexpr std::uint32_t kLargestHalf = 0x7BFFU;
-constexpr std::uint32_t kClips = 0x477FF000U;  // 65520: what is below rounds to 65504 by itself
+constexpr std::uint32_t kClips = 0x477FF000U;    // 65520: what is below rounds to 65504 by itself
 constexpr std::uint32_t kFlushes = 0x33000000U;  // 2^-25: halfway to the smallest half, goes to 0
 
 // Nearest binary16, ties to even, finite values cut to +-65504. Without a branch, so that a loop
@@ -64,9 +64,9 @@ inline float norm_of(const float* values, std::size_t count) noexcept {
 
 }  // namespace
 
-// Whole blocks have a constant length, which the compiler turns into vectors; the last one is padded
-// with zeros, which count as nothing. Few blocks have anything to count, so they are only asked for
-// their largest and smallest magnitude.
+// Whole blocks have a constant length, which the compiler turns into vectors; the last one is
+// padded with zeros, which count as nothing. Few blocks have anything to count, so they are only
+// asked for their largest and smallest magnitude.
 static inline __attribute__((always_inline)) void round_block(const float* values,
                                                               std::uint16_t* halves,
                                                               Rounded& rounded) noexcept {
@@ -198,8 +198,9 @@ void decode_values(ValueCoding coding, std::span<const std::byte> data, std::spa
   }
 }
 
-// Widths are constants here. Eight bytes are moved for a key wherever there are as many, which takes
-// one instruction; those that are too many belong to the keys behind it, and are written next.
+// Widths are constants here. Eight bytes are moved for a key wherever there are as many, which
+// takes one instruction; those that are too many belong to the keys behind it, and are written
+// next.
 template <std::size_t kWidth>
 static void put_differences(std::span<const std::uint64_t> keys, std::uint64_t smallest,
                             char* out) noexcept {
@@ -289,8 +290,8 @@ static void decode_table(std::size_t table, std::span<const std::byte>& data,
   data = data.subspan(kTableHead);
   const std::size_t least = keys.size() > 1 ? 1 : 0;
   if (width < least || width > kMaxWidth) {
-    refuse_table(table, std::to_string(width) + " bytes a key, must be " + std::to_string(least) +
-                            " to 8");
+    refuse_table(
+        table, std::to_string(width) + " bytes a key, must be " + std::to_string(least) + " to 8");
   }
   const std::size_t bytes = keys.size() * width;
   if (data.size() < bytes) {

@@ -3,8 +3,9 @@
 // Values: as float32, as binary16, or as binary16 scaled by block (Persia, arXiv 2111.05897,
 // section 4.2.3). A block v of kScaledBlock consecutive values goes as its L-infinity norm and
 // fp16(v / norm * kKappa); the reader multiplies by norm / kKappa. So the largest value of a block
-// always uses the top of binary16's range, and one 2^29 times smaller still keeps 11 bits: gradients,
-// which are means over a batch and small, do not fall into the subnormals as they do without it.
+// always uses the top of binary16's range, and one 2^29 times smaller still keeps 11 bits:
+// gradients, which are means over a batch and small, do not fall into the subnormals as they do
+// without it.
 //
 // Rounding is to nearest, ties to even. What it does to a value is never silent: finite values
 // beyond the largest one become the largest one and are counted, so are values that became zero.

@@ -77,7 +77,7 @@ class ClientMetrics:
                 **other,
             )
 
-        channel.unary_unary = unary_unary  # type: ignore[method-assign]
+        channel.unary_unary = unary_unary  # type: ignore[method-assign,assignment]
 
 
 def service_and_verb(method: str) -> tuple[str, str]:

@@ -65,7 +65,7 @@ TEST(WireCodec, RoundsToTheNearestHalf) {
 }
 
 TEST(WireCodec, CountsWhatItClipsAndFlushesAndKeepsWhatIsNoNumber) {
-  const std::vector<float> values = {65520.0F,   -1e30F,    65519.0F, kInfinite, -kInfinite,
+  const std::vector<float> values = {65520.0F,      -1e30F,   65519.0F, kInfinite, -kInfinite,
                                      std::nanf(""), 0x1p-25F, -1e-30F,  0.0F,      -0.0F};
   const Outcome got = over_the_wire(ValueCoding::kFp16, values);
   EXPECT_EQ(got.rounded.clipped, 2U);
@@ -82,7 +82,8 @@ TEST(WireCodec, ScaledBlocksKeepElevenBitsOfAnyMagnitude) {
   for (const float size : {0x1p-140F, 1e-30F, 1e-7F, 1.0F, 1e30F, 3.4e38F}) {
     std::vector<float> values;
     for (std::size_t i = 0; i < 3 * kScaledBlock + 5; ++i) {
-      const auto unit = static_cast<float>(static_cast<std::int32_t>(mix64(i) >> 40)) * 0x1p-23F - 1;
+      const auto unit =
+          static_cast<float>(static_cast<std::int32_t>(mix64(i) >> 40)) * 0x1p-23F - 1;
       values.push_back(unit * size);
     }
     const Outcome got = over_the_wire(ValueCoding::kScaledFp16, values);
