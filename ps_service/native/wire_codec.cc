@@ -257,8 +257,9 @@ std::string encode_keys(std::span<const std::uint32_t> counts,
     if (count == 0) continue;
     const auto table = keys.first(count);
     keys = keys.subspan(count);
-    const auto [smallest, largest] = std::ranges::minmax(table);
-    const auto bits = static_cast<std::size_t>(std::bit_width(largest - smallest));
+    const auto range = std::ranges::minmax(table);
+    const std::uint64_t smallest = range.min;
+    const auto bits = static_cast<std::size_t>(std::bit_width(range.max - smallest));
     const std::size_t width = std::max((bits + 7) / 8, std::size_t{count > 1});
     out += static_cast<char>(width);
     out.append(reinterpret_cast<const char*>(&smallest), sizeof smallest);
