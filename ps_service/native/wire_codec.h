@@ -60,8 +60,8 @@ std::string encode_keys(std::span<const std::uint32_t> counts, std::span<const s
 std::size_t count_keys(std::span<const std::uint32_t> counts, std::size_t bytes);
 
 // Fills `out`, of count_keys(counts, data.size()) keys. Throws std::invalid_argument that names the
-// table where `data` is no encoding of so many; `out` is undefined then. Sums wrap
-// around: every 64-bit key is legal.
+// table where `data` is no encoding of so many; `out` is undefined then. Sums wrap around: every
+// 64-bit key is legal.
 void decode_keys(std::span<const std::uint32_t> counts, std::span<const std::byte> data,
                  std::span<std::uint64_t> out);
 
