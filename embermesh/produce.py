@@ -71,7 +71,7 @@ def produce(
         partitions = _partitions(servers, topic, create_partitions)
         with _Sender(servers, topic, partitions) as sender:
             for block in blocks:
-                for count, value in _messages(block, message_format, rows_per_message):
+                for count, value in pack_messages(block, message_format, rows_per_message):
                     sender.send(value)
                     rows += count
                     messages += 1
@@ -162,7 +162,10 @@ def _limited(blocks: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa
         left -= min(left, block.num_rows)
 
 
-def _messages(block: pa.RecordBatch, message_format: str, rows: int) -> Iterator[tuple[int, bytes]]:
+def pack_messages(
+    block: pa.RecordBatch, message_format: str, rows: int
+) -> Iterator[tuple[int, bytes]]:
+    """(rows, value) of each message of a block, in order; `rows` at most in one of arrow."""
     if message_format == "json":
         for row in block.to_pylist():
             yield 1, json.dumps(row, default=_text, separators=(",", ":")).encode()

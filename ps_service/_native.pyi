@@ -39,6 +39,26 @@ def partition_of(table: int, keys: NDArray[np.uint64], partitions: int) -> NDArr
 def crc32c(data: Buffer | NDArray[np.uint8]) -> int:
     """CRC-32C (Castagnoli) of the bytes."""
 
+VALUE_CODINGS: tuple[str, ...]
+"""Names of the ways in which values travel: fp32, fp16, scaled-fp16."""
+
+def encoded_bytes(coding: str, count: int) -> int:
+    """Bytes of `count` encoded values."""
+
+def encode_values(values: NDArray[np.float32], coding: str) -> tuple[bytes, int, int]:
+    """Values (n,) as bytes; how many finite ones were clipped to the largest one; how many that
+    were not zero became zero. Infinity and NaN stay what they are."""
+
+def decode_values(data: Buffer, coding: str, out: NDArray[np.float32]) -> None:
+    """Fills `out` (n,). ValueError for another length than that of n values, or a block's norm that
+    is not above 0 and finite; `out` is undefined then."""
+
+def encode_keys(counts: NDArray[np.uint32], keys: NDArray[np.uint64]) -> bytes:
+    """Keys (n,) of all tables, counts[t] of table t, as differences to each table's smallest."""
+
+def decode_keys(counts: NDArray[np.uint32], data: Buffer) -> NDArray[np.uint64]:
+    """The keys (n,) again. ValueError that names the table for anything that is no encoding."""
+
 @final
 class UpdateOptions:
     """What becomes of a gradient beside the optimizer: a value, checked where it is used.

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=$1 corpus=$2 jobs=$3
-targets="partition_block lifecycle_block dense_block request plan"
+targets="partition_block lifecycle_block dense_block request plan wire"
 
 cxx=""
 for name in clang++ clang++-{21..14}; do

@@ -23,6 +23,7 @@ from services.kit import member, rpc
 from services.kit.discovery import Phase, Role, Run
 from services.kit.errors import EmbermeshError
 from services.kit.member import MemberProcess
+from services.kit.rpc_metrics import ClientMetrics
 from services.kit.storage import Storage
 from services.wire import trainer_pb2_grpc
 from trainer_service import holdout
@@ -126,9 +127,19 @@ def _connect(
     sparse_at = addresses(Role.SPARSE_PS, job.spec.resources.sparse_ps)
     dense_at = addresses(Role.DENSE_PS, job.spec.resources.dense_ps)
     generation, epoch, rank = job.run.generation, job.run.epoch, process.settings.rank
-    sparse = SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut)
-    dense = DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut)
-    training = job.spec.training
+    training, metrics = job.spec.training, ClientMetrics(process.metrics)
+    sparse = SparseClient(
+        sparse_at,
+        generation=generation,
+        epoch=epoch,
+        rank=rank,
+        stop=cut,
+        values=training.wire.values,
+        metrics=metrics,
+    )
+    dense = DenseClient(
+        dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut, metrics=metrics
+    )
     return sparse, KStepClient(dense, training.k) if training.mode == "kstep" else dense
 
 

@@ -43,3 +43,20 @@ def float_text(
     values: npt.NDArray[np.float32] | npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.int32], _Bytes]:
     """Shortest decimals: Python's repr without a trailing ".0", NaN empty; offsets and bytes."""
+
+class JsonRowReader:
+    """Flat JSON objects to text columns; for threads together."""
+
+    def __init__(self, columns: Sequence[str]) -> None: ...
+    def pack(self, message: bytes) -> bytes | None:
+        """The texts of the columns in one piece; None for a message that needs a complete parser:
+        lists, nested objects, numbers beyond float64, a missing column, anything that is no JSON.
+        """
+
+    def unpack(
+        self, rows: Sequence[bytes]
+    ) -> list[tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.int32], _Bytes]]:
+        """Of each column: Arrow's validity bitmap (None: no null), offsets (n + 1,) and bytes.
+
+        ValueError for rows that `pack` did not make, or a column of 2 GiB or more.
+        """

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from services.kit.errors import InvalidInput
+from trainer_service import _native
 
 JsonValue = str | list[str | None] | None
+JsonRow = bytes | list[JsonValue]  # packed natively, or a value for each column
 
 
 class BadMessage(Exception):
@@ -48,19 +50,40 @@ class JsonDecoder:
     """A JSON object per message; a value is text, number, boolean, null, or a list of these.
 
     Values become texts. A float literal gets the text of its value, as a float column's does; see
-    `columns`.
+    `columns`. Flat objects take a native way; the json module reads what that leaves over, and says
+    what is wrong with a message.
     """
 
     rows_are_messages = True
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = list(columns)
+        self._native = _native.JsonRowReader(self._columns)
         self._decoder = json.JSONDecoder(
             parse_int=str, parse_float=_float_text, parse_constant=_constant
         )
 
-    def parse(self, value: bytes) -> list[list[JsonValue]]:
+    def parse(self, value: bytes) -> list[JsonRow]:
         """See `MessageDecoder`."""
+        row = self._native.pack(value)
+        return [self._values(value) if row is None else row]
+
+    def fits(self, left: object, right: object) -> bool:  # noqa: ARG002 - texts always fit
+        """See `MessageDecoder`."""
+        return True
+
+    def join(self, pieces: Sequence[tuple[list[JsonRow], int, int]]) -> pa.RecordBatch:
+        """See `MessageDecoder`."""
+        rows = [row for rows, start, stop in pieces for row in rows[start:stop]]
+        packed = [row for row in rows if isinstance(row, bytes)]
+        arrays = self._unpack(packed)
+        if len(packed) < len(rows):
+            texts = zip(*(array.to_pylist() for array in arrays), strict=True)
+            whole = (row if isinstance(row, list) else next(texts) for row in rows)
+            arrays = [_array(values) for values in zip(*whole, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, names=self._columns)
+
+    def _values(self, value: bytes) -> list[JsonValue]:
         try:
             row = self._decoder.decode(value.decode())
         except (ValueError, RecursionError) as error:
@@ -71,17 +94,21 @@ class JsonDecoder:
             values = [row[column] for column in self._columns]
         except KeyError as error:
             raise BadMessage(f"column {error} is not there; it has: {', '.join(row)}") from None
-        return [[v if type(v) is str else _plain(v) for v in values]]
+        return [v if type(v) is str else _plain(v) for v in values]
 
-    def fits(self, left: object, right: object) -> bool:  # noqa: ARG002 - texts always fit
-        """See `MessageDecoder`."""
-        return True
-
-    def join(self, pieces: Sequence[tuple[list[list[JsonValue]], int, int]]) -> pa.RecordBatch:
-        """See `MessageDecoder`."""
-        rows = [row for rows, start, stop in pieces for row in rows[start:stop]]
-        arrays = [_array(values) for values in zip(*rows, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=self._columns)
+    def _unpack(self, rows: list[bytes]) -> list[pa.Array]:
+        return [
+            pa.Array.from_buffers(
+                pa.string(),
+                len(rows),
+                [
+                    None if validity is None else pa.py_buffer(validity),
+                    pa.py_buffer(offsets),
+                    pa.py_buffer(data),
+                ],
+            )
+            for validity, offsets, data in self._native.unpack(rows)
+        ]
 
 
 class ArrowDecoder:
@@ -100,11 +127,12 @@ class ArrowDecoder:
             table.validate(full=True)  # broken offsets would be read out of bounds later
         except (pa.ArrowException, OSError, EOFError) as error:
             raise BadMessage(f"not an Arrow IPC stream: {error}") from None
+        names = table.column_names  # a new list at every look
         for column in self._columns:
-            if table.column_names.count(column) != 1:
-                there = ", ".join(table.column_names)
+            if names.count(column) != 1:
                 raise InvalidInput(
-                    f"column {column!r} is not there exactly once; the message has: {there}"
+                    f"column {column!r} is not there exactly once; the message has: "
+                    f"{', '.join(names)}"
                 )
         batches = table.select(self._columns).combine_chunks().to_batches()
         return (

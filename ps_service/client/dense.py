@@ -17,6 +17,7 @@ from ps_service import codec
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.tables import NO_OPTIONS, UpdateOptions
 from services.kit.errors import Conflict, InvalidInput
+from services.kit.rpc_metrics import ClientMetrics
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -64,6 +65,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         rank: int,
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         """See `Peers`."""
         super().__init__(
@@ -75,6 +77,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             rank=rank,
             timeout=timeout,
             stop=stop,
+            metrics=metrics,
         )
         self._places: list[slice] = []  # of each block in the flat array
         self._versions = [0] * len(self)  # of each block, as of the values read last

@@ -18,6 +18,7 @@ from ps_service import _native, codec
 from ps_service.sharding import ShardMap
 from ps_service.tables import TableSpec
 from services.kit.errors import InvalidInput
+from services.wire import ps_pb2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,8 @@ class ShardSlice:
     """One shard's part of a batch."""
 
     counts: list[int]  # keys per table, T entries
-    keys: bytes  # uint64 LE, table after table
+    keys: bytes  # table after table, in the coding
+    key_coding: ps_pb2.KeyCoding
     values: slice  # its floats in the flat array of all values
     key_range: slice  # its keys among the batch's distinct keys
 
@@ -62,9 +64,11 @@ class KeyPlan:
         for shard_counts, key_end, value_end in zip(
             counts.tolist(), key_ends.tolist(), value_ends.tolist(), strict=True
         ):
-            keys = codec.pack_keys(unique[key_start:key_end])
+            keys, coding = codec.pack_table_keys(
+                counts[len(self.shards)], unique[key_start:key_end]
+            )
             values, key_range = slice(value_start, value_end), slice(key_start, key_end)
-            self.shards.append(ShardSlice(shard_counts, keys, values, key_range))
+            self.shards.append(ShardSlice(shard_counts, keys, coding, values, key_range))
             key_start, value_start = key_end, value_end
 
     def gather(self, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:

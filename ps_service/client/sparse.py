@@ -17,6 +17,7 @@ from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPlan, ShardSlice
 from ps_service.tables import TableSpec
 from services.kit.errors import InvalidInput
+from services.kit.rpc_metrics import ClientMetrics
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -53,9 +54,14 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.time,
+        values: str = "fp32",
+        metrics: ClientMetrics | None = None,
     ) -> None:
-        """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds."""
+        """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds.
+        `values` is how rows and gradients travel: fp32, fp16 or scaled-fp16.
+        """
         self._clock = clock
+        self._coding = codec.value_coding(values)
         super().__init__(
             "sparse-PS",
             ps_pb2_grpc.SparsePsStub,
@@ -65,6 +71,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             rank=rank,
             timeout=timeout,
             stop=stop,
+            metrics=metrics,
         )
 
     def configure(self, tables: Sequence[TableSpec], seed: int) -> int:
@@ -95,6 +102,8 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
                 read_only=read_only,
                 counts=plan.shards[i].counts,
                 keys=plan.shards[i].keys,
+                key_coding=plan.shards[i].key_coding,
+                value_coding=self._coding,
                 event_time=seconds,
             )
             for i in asked
@@ -104,7 +113,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         for i, reply in zip(asked, replies, strict=True):
             place = plan.shards[i].values
             field = f"{self.names[i]}: values of the reply"
-            values[place] = codec.unpack_floats(reply.values, field, place.stop - place.start)
+            codec.unpack_values_into(values[place], reply.values, self._coding, field)
         return values
 
     def push(
@@ -130,12 +139,17 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         seconds, counts = self._event_time(event_time), plan.key_counts
 
         def request(part: ShardSlice) -> ps_pb2.SparsePushRequest:
+            packed = codec.pack_values(grads[part.values], self._coding)
             return ps_pb2.SparsePushRequest(
                 caller=self.caller(step),
                 samples=samples,
                 counts=part.counts,
                 keys=part.keys,
-                grads=codec.pack_floats(grads[part.values]),
+                key_coding=part.key_coding,
+                grads=packed.data,
+                value_coding=self._coding,
+                clipped=packed.clipped,
+                flushed=packed.flushed,
                 read_step=read_step,
                 event_time=seconds,
                 shows=codec.pack_floats(counts.shows[part.key_range]) if counts else b"",

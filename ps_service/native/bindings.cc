@@ -365,4 +365,5 @@ NB_MODULE(_native, m) {
   embermesh::bind_shard(m);
   embermesh::bind_planner(m);
   embermesh::bind_dense(m);
+  embermesh::bind_wire(m);
 }

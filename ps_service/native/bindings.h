@@ -52,4 +52,7 @@ inline nb::dict describe_kinds(const std::vector<KindInfo>& kinds) {
 // DenseBlock.
 void bind_dense(nb::module_& m);
 
+// The codec of the wire.
+void bind_wire(nb::module_& m);
+
 }  // namespace embermesh

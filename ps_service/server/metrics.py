@@ -48,6 +48,13 @@ class SparseMetrics:
             "Repeated pushes that were acknowledged, not applied.",
             registry=registry,
         )
+        self._rounded_values = prometheus_client.Counter(
+            "embermesh_sparse_rounded_values_total",
+            "Finite values that a 16-bit wire changed beyond rounding, by verb and effect: clipped "
+            "to the largest number, or flushed to zero.",
+            ["verb", "effect"],
+            registry=registry,
+        )
         self.staleness = prometheus_client.Histogram(
             "embermesh_sparse_staleness_steps",
             "Steps between the read of rows and the write of their gradient.",
@@ -67,6 +74,11 @@ class SparseMetrics:
             registry=registry,
         )
         self.lifecycle = LifecycleMetrics(registry)
+
+    def rounded(self, verb: str, clipped: int, flushed: int) -> None:
+        """What the wire did to values of one call."""
+        self._rounded_values.labels(verb, "clipped").inc(clipped)
+        self._rounded_values.labels(verb, "flushed").inc(flushed)
 
 
 class LifecycleMetrics:

@@ -108,12 +108,12 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         """See ps.proto."""
         state = self._admitted(request.caller)
         counts, floats = _counts(request.counts, state)
-        if floats * codec.FLOAT.itemsize + _REPLY_OVERHEAD > MAX_MESSAGE_BYTES:
+        size = codec.value_bytes(request.value_coding, floats, "value_coding")
+        if size + _REPLY_OVERHEAD > MAX_MESSAGE_BYTES:
             raise InvalidInput(
-                f"counts ask for {floats * codec.FLOAT.itemsize} bytes of rows, a message holds "
-                f"{MAX_MESSAGE_BYTES}"
+                f"counts ask for {size} bytes of rows, a message holds {MAX_MESSAGE_BYTES}"
             )
-        keys = codec.unpack_keys(request.keys, "keys", int(counts.sum(dtype=np.int64)))
+        keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
         if not request.read_only:
             state.lifecycle.observe(request.event_time)
         values = state.shard.pull(
@@ -125,6 +125,10 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         )
         purpose = "read_only" if request.read_only else "train"
         self._metrics.pulled_keys.labels(purpose).inc(len(keys))
+        if request.value_coding != ps_pb2.VALUE_CODING_FP32:
+            packed = codec.pack_values(np.frombuffer(values, codec.FLOAT), request.value_coding)
+            self._metrics.rounded("Pull", packed.clipped, packed.flushed)
+            values = packed.data
         return ps_pb2.SparsePullReply(values=values)
 
     def Push(
@@ -138,8 +142,8 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         if request.read_step > step:
             raise InvalidInput(f"read_step is {request.read_step}, must be <= step {step}")
         counts, floats = _counts(request.counts, state)
-        keys = codec.unpack_keys(request.keys, "keys", int(counts.sum(dtype=np.int64)))
-        grads = codec.unpack_floats(request.grads, "grads", floats)
+        keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
+        grads = codec.unpack_values(request.grads, request.value_coding, "grads", floats)
         usage = _usage(request, len(keys))
         state.lifecycle.observe(request.event_time)
         gradient = _Gradient(request.samples, step, counts, keys, grads, usage, request.event_time)
@@ -148,6 +152,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             self._metrics.duplicate_pushes.inc()
             return ps_pb2.SparsePushReply(duplicate=True)
         self._metrics.staleness.observe(step - request.read_step)
+        self._metrics.rounded("Push", request.clipped, request.flushed)
         return ps_pb2.SparsePushReply(applied=applied.keys, missing=applied.missing)
 
     def Leave(

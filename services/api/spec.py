@@ -75,6 +75,12 @@ class Data(Strict):
     max_bad_rows: int = Field(
         default=0, ge=0, description="Malformed rows to skip and count before the job fails."
     )
+    kafka_client: Literal["kafka-python", "confluent"] = Field(
+        default="kafka-python",
+        description="Kafka: which client reads. confluent (librdkafka, the extra "
+        "embermesh[confluent]) reads topics of single-row messages several times faster; for "
+        "packed ones (format arrow) there is little to gain.",
+    )
     endless: bool = Field(
         default=False,
         description="Kafka: go on for ever, instead of ending at the offsets found at the start.",
@@ -105,6 +111,18 @@ class Data(Strict):
         if self.endless and self.holdout is not None and self.holdout.last is not None:
             raise ValueError("an endless job has no last rows; give holdout.source")
         return self
+
+
+class Wire(Strict):
+    """How rows and gradients travel between trainers and sparse parameter servers."""
+
+    values: Literal["fp32", "fp16", "scaled-fp16"] = Field(
+        default="fp32",
+        description="fp32: exact. fp16: half the bytes; finite values beyond ±65504 are clipped, "
+        "and small gradients lose digits. scaled-fp16: 16 bits of each value over the largest of "
+        "its block of 64; nothing is clipped and small gradients keep 11 bits. What is clipped or "
+        "becomes zero is counted in embermesh_sparse_rounded_values_total.",
+    )
 
 
 class Training(Strict):
@@ -144,6 +162,18 @@ class Training(Strict):
         lt=2**63,
         description="Fixes initial rows, dense parameters and synthetic data.",
     )
+    wire: Wire = Field(
+        default_factory=Wire, description="Size against precision of what goes over the network."
+    )
+
+    @model_validator(mode="after")
+    def _same_bits(self) -> Training:
+        if self.mode == "sync" and self.wire.values == "scaled-fp16":
+            raise ValueError(
+                "wire.values: scaled-fp16 scales blocks whose rows depend on the number of shards; "
+                "mode sync promises the same bits for any number: use fp32 or fp16"
+            )
+        return self
 
 
 class Resources(Strict):

@@ -23,7 +23,7 @@ import prometheus_client
 
 from services.kit import errors
 from services.kit.net import advertised
-from services.kit.telemetry import LATENCY_BUCKETS
+from services.kit.rpc_metrics import ClientMetrics, RpcMetrics, service_and_verb
 
 log = logging.getLogger(__name__)
 
@@ -47,25 +47,6 @@ _OPTIONS: Sequence[tuple[str, Any]] = (
 _Reply = TypeVar("_Reply")
 
 
-class RpcMetrics:
-    """Latency and outcome of every verb a server answers."""
-
-    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
-        self.seconds = prometheus_client.Histogram(
-            "embermesh_rpc_seconds",
-            "Time a verb took on the server, barriers included.",
-            ["service", "verb"],
-            buckets=LATENCY_BUCKETS,
-            registry=registry,
-        )
-        self.outcomes = prometheus_client.Counter(
-            "embermesh_rpc_total",
-            "Answered calls by gRPC status code.",
-            ["service", "verb", "code"],
-            registry=registry,
-        )
-
-
 class _Interceptor(grpc.ServerInterceptor):
     def __init__(self, metrics: RpcMetrics) -> None:
         self._metrics = metrics
@@ -74,8 +55,7 @@ class _Interceptor(grpc.ServerInterceptor):
         handler = continuation(details)
         if handler is None or handler.unary_unary is None:
             return handler
-        service, verb = details.method.rsplit("/", 1)
-        service = service.rsplit(".", 1)[-1]
+        service, verb = service_and_verb(details.method)
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             code, start = grpc.StatusCode.OK, time.perf_counter()
@@ -94,8 +74,8 @@ class _Interceptor(grpc.ServerInterceptor):
 
         return grpc.unary_unary_rpc_method_handler(
             answer,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
+            request_deserializer=self._metrics.reader(details.method, handler.request_deserializer),
+            response_serializer=self._metrics.writer(details.method, handler.response_serializer),
         )
 
 
@@ -139,9 +119,14 @@ def serve(
     return Server(server, f"{advertised(host)}:{bound}")
 
 
-def connect(address: str) -> grpc.Channel:
-    """A channel to `address`; it connects lazily and reconnects by itself."""
-    return grpc.insecure_channel(address, options=_OPTIONS)
+def connect(address: str, metrics: ClientMetrics | None = None) -> grpc.Channel:
+    """A channel to `address`; it connects lazily and reconnects by itself. `metrics` counts its
+    calls.
+    """
+    channel = grpc.insecure_channel(address, options=_OPTIONS)
+    if metrics is not None:
+        metrics.watch(channel)
+    return channel
 
 
 def call(

@@ -1,6 +1,8 @@
-// The only nanobind file of the trainer: checks shapes, releases the GIL, calls text_column.h.
+// The only nanobind file of the trainer: checks shapes, releases the GIL, calls text_column.h
+// and json_row.h.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,10 +10,12 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "json_row.h"
 #include "text_column.h"
 
 namespace nb = nanobind;
@@ -144,6 +148,36 @@ NewArray<uint64_t> HashCombine(const std::vector<Array<uint64_t>>& columns) {
   return Adopt(std::move(out), size);
 }
 
+nb::object PackJson(const JsonRowReader& reader, const nb::bytes& message) {
+  std::string row;  // microseconds of work: letting the GIL go would take as long
+  if (!reader.Pack({message.c_str(), message.size()}, &row)) return nb::none();
+  return nb::bytes(row.data(), row.size());
+}
+
+nb::list UnpackJson(const JsonRowReader& reader, const std::vector<nb::bytes>& rows) {
+  std::vector<std::string_view> views;
+  views.reserve(rows.size());
+  for (const nb::bytes& row : rows) views.emplace_back(row.c_str(), row.size());
+  std::vector<NullableText> columns;
+  bool fits = false;
+  {
+    nb::gil_scoped_release release;
+    fits = reader.Unpack(views, &columns);
+  }
+  if (!fits) throw std::invalid_argument("rows: not packed rows, or a column of 2 GiB or more");
+  nb::list out;
+  for (NullableText& column : columns) {
+    nb::object validity = nb::none();
+    if (column.has_nulls) {
+      validity =
+          nb::cast(AdoptContainer<std::vector<uint8_t>, uint8_t>(std::move(column.validity)));
+    }
+    out.append(nb::make_tuple(validity, AdoptOffsets(std::move(column.texts.offsets)),
+                              AdoptText(std::move(column.texts.data))));
+  }
+  return out;
+}
+
 }  // namespace
 }  // namespace embermesh
 
@@ -168,4 +202,8 @@ NB_MODULE(_native, m) {
   m.def("split", &Split, "offsets"_a.noconvert(), "data"_a.noconvert(), "separator"_a);
   m.def("float_text", &FloatText<float>, "values"_a.noconvert());
   m.def("float_text", &FloatText<double>, "values"_a.noconvert());
+  nb::class_<JsonRowReader>(m, "JsonRowReader")
+      .def(nb::init<const std::vector<std::string>&>(), "columns"_a)
+      .def("pack", &PackJson, "message"_a)
+      .def("unpack", &UnpackJson, "rows"_a);
 }

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
@@ -28,6 +28,9 @@ from trainer_service.sources._message_source import MessageSource
 from trainer_service.sources._messages import MessageQueue
 from trainer_service.sources.file import training_rows
 from trainer_service.transform import Transform
+
+if TYPE_CHECKING:  # an extra, imported when a job wants it
+    from trainer_service.sources._confluent import ConfluentTopic
 
 _REQUEST_SECONDS = 10.0
 _CONNECT_SECONDS = 1.0
@@ -177,11 +180,29 @@ class Topic:
             ) from error
 
 
+AnyTopic: TypeAlias = "Topic | ConfluentTopic"
+
+
+def connect(spec: JobSpec, url: KafkaUrl) -> AnyTopic:
+    """The topic by the client that the job wants. Raises InvalidInput when it isn't installed."""
+    if spec.data.kafka_client == "kafka-python":
+        return Topic(url)
+    try:
+        from trainer_service.sources._confluent import ConfluentTopic
+    except ImportError as error:
+        raise InvalidInput(
+            "data.kafka_client: confluent is not installed here; it is the extra "
+            f"embermesh[confluent] ({error})"
+        ) from error
+    wait_for_broker(url.servers)
+    return ConfluentTopic(url)
+
+
 def open_training(
     spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
 ) -> MessageSource:
     """See `sources.open_training`."""
-    topic = Topic(KafkaUrl.parse(spec.data.source))
+    topic = connect(spec, KafkaUrl.parse(spec.data.source))
     try:
         return _training(spec, topic, rank, trainers, resume)
     except Exception:
@@ -198,7 +219,7 @@ def open_holdout(spec: JobSpec, url: str) -> MessageSource | None:
             f"data.holdout.source {url!r}: a kafka:// holdout needs data.format json or arrow"
         )
     last = spec.data.holdout.last
-    topic = Topic(KafkaUrl.parse(url))
+    topic = connect(spec, KafkaUrl.parse(url))
     try:
         starts = {}
         for number, (first, end) in topic.ranges().items():
@@ -213,7 +234,7 @@ def open_holdout(spec: JobSpec, url: str) -> MessageSource | None:
 
 
 def _training(
-    spec: JobSpec, topic: Topic, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
+    spec: JobSpec, topic: AnyTopic, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
 ) -> MessageSource:
     names = {topic.name(number) for number in topic.partitions}
     unknown = sorted(resume.keys() - names)
@@ -241,7 +262,7 @@ def _training(
     return _source(spec, topic, starts, bounded=not spec.data.endless, total=total)
 
 
-def _check_kept(topic: Topic, entry: PositionEntry, first: int, end: int) -> None:
+def _check_kept(topic: AnyTopic, entry: PositionEntry, first: int, end: int) -> None:
     done = entry.end != 0 and entry.major >= entry.end
     if not done and not (first <= entry.major <= end and entry.end <= end):
         raise Damaged(
@@ -252,7 +273,7 @@ def _check_kept(topic: Topic, entry: PositionEntry, first: int, end: int) -> Non
 
 def _source(
     spec: JobSpec,
-    topic: Topic,
+    topic: AnyTopic,
     starts: Mapping[int, PositionEntry],
     *,
     bounded: bool,

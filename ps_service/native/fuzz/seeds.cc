@@ -4,6 +4,7 @@
 
 #include "dense_block.h"
 #include "fuzz.h"
+#include "wire_codec.h"
 
 namespace fuzz = embermesh::fuzz;
 namespace fs = std::filesystem;
@@ -65,6 +66,24 @@ void arrays(const fs::path& folder) {
   put(folder / "small", std::string("\x08\x43", 2) + std::string(200, '\1'));
 }
 
+// What the target's first byte says of each is in wire_fuzz.cc.
+void wire(const fs::path& folder) {
+  arrays(folder);
+  const std::vector<std::uint32_t> counts = {2, 1};
+  const std::vector<std::uint64_t> keys = {5, 700, ~0ULL};
+  std::string head("\x06", 1);
+  head.append(reinterpret_cast<const char*>(counts.data()), counts.size() * sizeof counts[0]);
+  put(folder / "keys", head + embermesh::encode_keys(counts, keys));
+  const std::vector<float> values(0x20, 0.25F);
+  for (const auto coding : {embermesh::ValueCoding::kFp16, embermesh::ValueCoding::kScaledFp16}) {
+    const auto shape = static_cast<std::size_t>(coding) << 4U;
+    std::string data(embermesh::encoded_bytes(coding, shape), '\0');
+    embermesh::encode_values(coding, std::span(values).first(shape),
+                             reinterpret_cast<std::byte*>(data.data()));
+    put(folder / ("values-" + std::to_string(shape)), static_cast<char>(shape) + data);
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -75,5 +94,6 @@ int main(int count, char** arguments) {
   lifecycle(root / "lifecycle_block");
   arrays(root / "request");
   arrays(root / "plan");
+  wire(root / "wire");
   return 0;
 }

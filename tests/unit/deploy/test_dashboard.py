@@ -18,7 +18,7 @@ from gateway.metrics import GatewayMetrics
 from ps_service.server.metrics import DenseMetrics, SparseMetrics
 from services.checkpoint.metrics import CheckpointMetrics
 from services.kit import usage
-from services.kit.rpc import RpcMetrics
+from services.kit.rpc_metrics import RpcMetrics
 from tests.data import ROOT
 from tools.dashboards import ALL
 from trainer_service.metrics import TrainerMetrics

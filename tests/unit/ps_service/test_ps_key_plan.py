@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_service import _native
+from ps_service import _native, codec
 from ps_service.client.plan import KeyPlanner
 from ps_service.sharding import ShardMap
 from ps_service.tables import table_spec
@@ -51,7 +51,8 @@ def test_slices_cover_each_table_key_once_on_its_shard(shards: int, bags) -> Non
     wanted = {(FEATURE_TABLES[f], k) for f in range(3) for bag in bags[f] for k in bag}
     seen, value_start = set(), 0
     for shard, part in enumerate(plan.shards):
-        keys = np.frombuffer(part.keys, dtype="<u8")
+        counts = np.array(part.counts, np.uint32)
+        keys = codec.unpack_table_keys(part.keys, part.key_coding, "keys", counts)
         tables = np.repeat([0, 1], part.counts)
         for table, k in zip(tables.tolist(), keys.tolist(), strict=True):
             partition = int(_native.partition_of(table, np.array([k], dtype=np.uint64), 16)[0])

@@ -102,6 +102,12 @@ def test_a_spec_travels_as_json(document: dict[str, Any]) -> None:
         ("training.batch_size", 0, "training.batch_size: .*greater than or equal to 1.*0"),
         ("training.batch_size", "many", "training.batch_size: .*integer.*many"),
         ("training.staleness", 65, "training.staleness: .*less than or equal to 64"),
+        ("training.wire", {"values": "fp8"}, "training.wire.values: .*scaled-fp16.*fp8"),
+        (
+            "training",
+            {"mode": "sync", "wire": {"values": "scaled-fp16"}},
+            "training: wire.values: scaled-fp16 .* use fp32 or fp16",
+        ),
         ("training.mode", "fast", "training.mode: .*hybrid.*fast"),
         ("model", {}, "model.name: Field required"),
         ("model.hidden", [0], "model.hidden.0: .*greater"),

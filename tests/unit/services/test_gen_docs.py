@@ -10,7 +10,7 @@ import pytest
 
 from services.api.spec import JobSpec
 from services.checkpoint.metrics import CheckpointMetrics
-from services.kit.rpc import RpcMetrics
+from services.kit.rpc_metrics import ClientMetrics, RpcMetrics
 from tests.data import ROOT
 from tools import doc_jobspec, doc_metrics, gen_docs
 
@@ -51,11 +51,12 @@ def test_what_the_sources_declare_is_what_the_processes_serve() -> None:
     registry = prometheus_client.CollectorRegistry()
     CheckpointMetrics(registry)
     RpcMetrics(registry)
+    ClientMetrics(registry)
     served = {
         metric.name + ("_total" if metric.type == "counter" else "")
         for metric in registry.collect()
     }
-    paths = ("services/checkpoint/metrics.py", "services/kit/rpc.py")
+    paths = ("services/checkpoint/metrics.py", "services/kit/rpc_metrics.py")
     declared = {m.name for m in doc_metrics.declared(ROOT) if m.path in paths}
     assert declared == served
 
