@@ -63,6 +63,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         spec = JobSpec.model_json_schema(ref_template=_REF)
         known = schema.setdefault("components", {}).setdefault("schemas", {})
+        _promise_problems(schema, known)
         known.update(spec.pop("$defs", {}))
         known["JobSpec"] = spec
         known["Problem"] = Problem.model_json_schema(ref_template=_REF)
@@ -73,6 +74,15 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         }
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _promise_problems(schema: dict[str, Any], known: dict[str, Any]) -> None:
+    """Takes out FastAPI's own form of a 422, which `gateway.problems` never sends."""
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        known.pop(name, None)
 
 
 def _version() -> str:

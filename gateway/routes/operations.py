@@ -27,7 +27,7 @@ def readyz(gateway: Parts) -> str:
     return "ready\n"
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 def metrics(gateway: Parts) -> Response:
     """The gateway's own metrics."""
     try:

@@ -39,7 +39,22 @@ class _EventStream(StreamingResponse):
     media_type = MEDIA_TYPE
 
 
-@router.get("/{job}/stream", response_class=_EventStream)
+_MESSAGE = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "Of an event: what resumes the stream."},
+        "event": {"enum": ["job", "event", "end"]},
+        "data": {"type": "string", "description": "JSON."},
+    },
+}
+
+
+@router.get(
+    "/{job}/stream",
+    response_class=_EventStream,
+    responses={200: {"content": {MEDIA_TYPE: {"schema": _MESSAGE}}}},
+)
 def stream(
     gateway: Parts,
     who: Viewer,
