@@ -31,7 +31,7 @@ from gateway.rate import RateLimiter
 from gateway.reconciler import Limits
 from gateway.targets import Target
 from gateway.tenancy import Tenancy
-from services.kit import config, lifecycle, plugins, telemetry
+from services.kit import config, lifecycle, plugins, telemetry, tls
 from services.kit.discovery import Registry
 from services.kit.errors import Unavailable
 from services.kit.storage import Storage
@@ -49,7 +49,7 @@ def serve(stop: threading.Event) -> None:
     prometheus_client.ProcessCollector(registry=registry)
     access = config.load(AccessConfig)
     access.check_host(settings.host)
-    gateway, reconciler = assemble(settings, registry, access)
+    gateway, reconciler = assemble(settings, registry, access, tls.load())
     _say_who_may_come(access)
     with _listen(settings.host, settings.port) as listener:
         server = uvicorn.Server(
@@ -83,6 +83,7 @@ def assemble(
     settings: GatewayConfig,
     metrics_registry: prometheus_client.CollectorRegistry,
     access: AccessConfig,
+    certificates: tls.Tls | None = None,
 ) -> tuple[Gateway, Reconciler]:
     """The parts as the settings describe them. Raises InvalidInput for an unknown target or an
     audit file that can't be written.
@@ -91,7 +92,9 @@ def assemble(
     store, registry = storing.JobStore(client), Registry(client)
     create_target = plugins.load("gateway.targets", settings.target)
     target = cast(Callable[[GatewayConfig], Target], create_target)(settings)
-    checkpoints = CheckpointClient(settings.checkpoint_address, settings.checkpoint_seconds)
+    checkpoints = CheckpointClient(
+        settings.checkpoint_address, settings.checkpoint_seconds, tls=certificates
+    )
     metrics = GatewayMetrics(metrics_registry)
     tools = Tools(
         store=store,
@@ -99,7 +102,12 @@ def assemble(
         target=target,
         checkpoints=checkpoints,
         metrics=metrics,
-        around=Surroundings(settings.redis_url, settings.member_host, settings.log_level),
+        around=Surroundings(
+            settings.redis_url,
+            settings.member_host,
+            settings.log_level,
+            certificates.settings if certificates else None,
+        ),
         limits=Limits(
             start=settings.start_seconds,
             stop=settings.stop_seconds,

@@ -78,8 +78,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 def _promise_problems(schema: dict[str, Any], known: dict[str, Any]) -> None:
     """Takes out FastAPI's own form of a 422, which `gateway.problems` never sends."""
-    for operations in schema["paths"].values():
-        for operation in operations.values():
+    for verbs in schema["paths"].values():
+        for operation in verbs.values():
             operation["responses"].pop("422", None)
     for name in ("HTTPValidationError", "ValidationError"):
         known.pop(name, None)

@@ -107,6 +107,7 @@ def _serve_control(process: MemberProcess, gate: PauseGate) -> rpc.Server:
         port=process.settings.port,
         registry=process.metrics,
         threads=4,
+        tls=process.tls,
     )
     process.update(address=server.address)
     return server
@@ -125,9 +126,10 @@ def _connect(
     sparse_at = addresses(Role.SPARSE_PS, job.spec.resources.sparse_ps)
     dense_at = addresses(Role.DENSE_PS, job.spec.resources.dense_ps)
     generation, epoch, rank = job.run.generation, job.run.epoch, process.settings.rank
+    tls = process.tls
     return (
-        SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
-        DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
+        SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut, tls=tls),
+        DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut, tls=tls),
     )
 
 

@@ -16,6 +16,7 @@ from ps_service import codec
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.tables import NO_OPTIONS, UpdateOptions
 from services.kit.errors import Conflict, InvalidInput
+from services.kit.tls import Tls
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -40,6 +41,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         rank: int,
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """See `Peers`."""
         super().__init__(
@@ -51,6 +53,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             rank=rank,
             timeout=timeout,
             stop=stop,
+            tls=tls,
         )
         self._places: list[slice] = []  # of each block in the flat array
 

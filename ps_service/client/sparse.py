@@ -17,6 +17,7 @@ from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPlan, ShardSlice
 from ps_service.tables import TableSpec
 from services.kit.errors import InvalidInput
+from services.kit.tls import Tls
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -52,6 +53,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         rank: int,
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
+        tls: Tls | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds."""
@@ -65,6 +67,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             rank=rank,
             timeout=timeout,
             stop=stop,
+            tls=tls,
         )
 
     def configure(self, tables: Sequence[TableSpec], seed: int) -> int:
