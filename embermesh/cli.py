@@ -71,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error, EXIT_INPUT)
     except (errors.Unavailable, errors.DeadlineExceeded) as error:
         _fail(error, EXIT_UNREACHABLE, hint=str(error).startswith("no gateway"))
+    except errors.Unauthenticated as error:
+        say("set EMBERMESH_TOKEN_FILE, or EMBERMESH_TOKEN, to a token of this gateway")
+        _fail(error, EXIT_FAILED)
     except errors.EmbermeshError as error:
         _fail(error, EXIT_FAILED)
 

@@ -16,6 +16,7 @@ from typing import cast
 import prometheus_client
 import uvicorn
 
+from gateway import oidc
 from gateway import store as storing
 from gateway.access_config import TOKEN, AccessConfig
 from gateway.app import create_app
@@ -27,6 +28,7 @@ from gateway.deps import Gateway
 from gateway.door import Door
 from gateway.loop import Reconciler, Tools
 from gateway.metrics import GatewayMetrics
+from gateway.oidc import Keys, OidcVerifier
 from gateway.rate import RateLimiter
 from gateway.reconciler import Limits
 from gateway.targets import Target
@@ -85,8 +87,8 @@ def assemble(
     access: AccessConfig,
     certificates: tls.Tls | None = None,
 ) -> tuple[Gateway, Reconciler]:
-    """The parts as the settings describe them. Raises InvalidInput for an unknown target or an
-    audit file that can't be written.
+    """The parts as the settings describe them. Raises InvalidInput for an unknown target, an
+    audit file that can't be written, or an issuer that isn't https://.
     """
     client = storing.connect(settings.redis_url)
     store, registry = storing.JobStore(client), Registry(client)
@@ -129,13 +131,20 @@ def assemble(
         metrics=metrics,
         access=access,
         tenancy=tenancy,
-        door=Door(access, tenancy, None, time.time),
+        door=Door(access, tenancy, _verifier(access), time.time),
         limiter=RateLimiter(rate, access.rate_burst, time.monotonic),
         audit=Audit(access.audit_file),
         wake=reconciler.wake,
         clock=time.time,
     )
     return gateway, reconciler
+
+
+def _verifier(access: AccessConfig) -> OidcVerifier | None:
+    if not access.oidc_issuer:
+        return None
+    keys = Keys(access.oidc_issuer, access.oidc_jwks_url, time.monotonic, oidc.fetch)
+    return OidcVerifier(access, keys, time.time)
 
 
 def _say_who_may_come(access: AccessConfig) -> None:

@@ -12,9 +12,9 @@ from services.api.views import View
 
 ALL_TENANTS = "*"
 DEFAULT_TENANT = "default"
-_NAME = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
-TenantName = Annotated[str, Field(pattern=_NAME)]
-TenantScope = Annotated[str, Field(pattern=rf"{_NAME}|^\*$")]
+NAME = r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$"
+TenantName = Annotated[str, Field(pattern=NAME)]
+TenantScope = Annotated[str, Field(pattern=rf"{NAME}|^\*$")]
 
 
 class AccessRole(str, Enum):

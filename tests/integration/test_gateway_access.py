@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import logging
 import threading
@@ -13,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from joserfc import jwt
+from joserfc.jwk import ECKey
 
 from embermesh.access import Access
 from embermesh.client import Client
@@ -377,3 +380,44 @@ def test_other_sites_are_shut_out_unless_they_are_named(
         for origin, allowed in (("https://console.example", True), ("https://evil.example", False)):
             answer = other.http.options("/v1/jobs", headers={**asks, "Origin": origin})
             assert (answer.headers.get("access-control-allow-origin") == origin) == allowed
+
+
+def test_a_token_of_an_identity_provider_opens_the_door(
+    redis_db: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    key = ECKey.generate_key("P-256", {"kid": "e1"})
+
+    class Provider(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            base = f"http://127.0.0.1:{self.server.server_address[1]}"  # type: ignore[index]
+            documents: dict[str, Any] = {
+                "/.well-known/openid-configuration": {"issuer": base, "jwks_uri": f"{base}/keys"},
+                "/keys": {"keys": [key.as_dict(private=False)]},
+            }
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(documents[self.path]).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider) as provider:
+        threading.Thread(target=provider.serve_forever, args=(0.05,), daemon=True).start()
+        issuer = f"http://127.0.0.1:{provider.server_address[1]}"
+        access = AccessConfig(oidc_issuer=issuer, oidc_audience="embermesh")
+        claims: dict[str, Any] = {
+            "iss": issuer,
+            "aud": "embermesh",
+            "sub": "alice",
+            "tenant": "ads",
+        }
+        claims |= {"role": "operator", "exp": int(time.time()) + 60}
+        token = jwt.encode({"alg": "ES256", "kid": "e1"}, claims, key)
+        with (
+            running_gateway(redis_url, tmp_path, access) as harness,
+            Client(str(harness.http.base_url), token=token) as alice,
+        ):
+            assert alice.submit(SPEC).tenant == "ads"
+            with pytest.raises(Forbidden, match="oidc:alice is operator"):
+                Access(alice).tokens()
+        provider.shutdown()

@@ -48,6 +48,10 @@ def test_a_job_is_submitted_as_yaml_or_json(harness: Harness, content_type: str,
     ("changes", "line"),
     [
         ({"modell": 1}, "modell: Extra inputs are not permitted (got 1)"),
+        (
+            {"checkpoint": {"to": "s3://key:hush@bucket/folder"}},
+            "checkpoint.to: holds a user name or password",
+        ),
         ({"model": {"name": "alexnet"}}, "model.name: unknown model 'alexnet'; known: "),
         ({"model": {"name": "my model:f"}}, "model.name: 'my model:f' is not of the form"),
         (
@@ -73,6 +77,7 @@ def test_a_wrong_spec_is_refused_by_field(
 ) -> None:
     found = problem(harness.http.post("/v1/jobs", json={**SPEC, **changes}), 422)
     assert found.errors[0].startswith(line), found.errors
+    assert "hush" not in found.detail
     assert harness.http.get("/v1/jobs").json() == {"jobs": [], "next": None}
 
 
