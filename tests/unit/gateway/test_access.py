@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from pathlib import Path
+
 import pytest
 
+from gateway import store
 from gateway.access_config import AccessConfig
+from gateway.audit import Audit
 from gateway.identity import ANYONE, Identity, digest, new_token, token_id
 from gateway.rate import RateLimiter
 from services.api.access import AccessRole
-from services.kit import config
+from services.kit import config, telemetry
 from services.kit.errors import Forbidden, InvalidInput, TooManyRequests
 
 
@@ -101,3 +107,39 @@ def test_no_rate_is_no_bound() -> None:
     limiter = RateLimiter(0, 1, lambda: 0.0)
     for _ in range(1000):
         limiter.take("a")
+
+
+def test_without_a_file_the_audit_log_is_a_field_of_a_log_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = logging.root.handlers[:], logging.root.level
+    telemetry.setup_logging("info", service="gateway")
+    try:
+        scope = {"method": "POST", "path_params": {"job": "a-1"}, "client": ("10.0.0.7", 4)}
+        audit = Audit(clock=lambda: 7.0)
+        audit.record(scope, "/v1/jobs/{job}:cancel", 202, 0.5)
+        audit.record({**scope, "method": "GET"}, "/v1/jobs/{job}", 200, 0.5)
+        audit.record(scope, "none", 404, 0.5)
+    finally:
+        logging.root.handlers, logging.root.level = before
+    (line,) = capsys.readouterr().err.splitlines()
+    noted = json.loads(line)["audit"]
+    assert (noted["what"], noted["on"], noted["status"]) == (
+        "POST /v1/jobs/{job}:cancel",
+        {"job": "a-1"},
+        202,
+    )
+    assert (noted["time"], noted["from"], noted["who"]) == (7.0, "10.0.0.7", None)
+
+
+def test_an_audit_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="audit_file"):
+        Audit(str(tmp_path / "file" / "log"))
+
+
+def test_passwords_of_a_redis_url_are_masked() -> None:
+    with pytest.raises(InvalidInput) as failure:
+        store.connect("http://user:hush@r:6379/0")
+    assert "hush" not in str(failure.value)
+    assert "r:6379" in str(failure.value)
