@@ -16,7 +16,7 @@ from gateway.record import JobRecord, new_record
 from gateway.routes.headers import Conditional, Key
 from gateway.store import Admit
 from services.api import spec as jobspec
-from services.api.access import TenantName
+from services.api.access import Quota, TenantName
 from services.api.views import EventList, EventView, JobList, JobSize, JobView, ScaleRequest
 from services.kit.discovery import Role
 from services.kit.errors import InvalidInput
@@ -153,9 +153,10 @@ def own(who: Identity, change: commands.Change) -> commands.Change:
     return lambda record: change(visible(who, record))
 
 
-def room(gateway: Gateway, tenant: str) -> Admit:
-    """Whether the tenant's quota has room for a changed job."""
-    return quotas.within(tenant, gateway.tenancy.quota(tenant) or gateway.access.quota)
+def room(gateway: Gateway, tenant: str) -> Admit | None:
+    """What asks whether the tenant's quota has room for a changed job; None: it has no bounds."""
+    quota = gateway.tenancy.quota(tenant) or gateway.access.quota
+    return quotas.within(tenant, quota) if quota != Quota() else None
 
 
 def asked(gateway: Gateway, job: str, kind: str, message: str) -> None:
