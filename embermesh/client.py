@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from urllib.parse import quote
 import httpx
 import pydantic
 
+from embermesh import sse
 from embermesh.settings import DEFAULT_URL
 from services.api.spec import JobSpec
 from services.api.views import (
@@ -262,8 +264,42 @@ class Client:
 
     def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         """One request in the raw; raises like every method."""
-        try:
+        with self._translated(method, path):
             response = self._http.request(method, path, **arguments)
+        if response.is_error:
+            raise _problem(response)
+        return response
+
+    def stream(self, job: str, after: str | None = None) -> Iterator[JobView | EventView]:
+        """The job's progress (a JobView whose spec is empty) and events as they happen, until it is
+        over; `after` an event's id leaves out the earlier ones.
+
+        A stream that the gateway ends early is opened again where it ended.
+        """
+        path, last = _path(job, "/stream"), after
+        while True:
+            headers = {} if last is None else {"Last-Event-ID": last}
+            with (
+                self._translated("GET", path),
+                self._http.stream("GET", path, headers=headers) as response,
+            ):
+                if response.is_error:
+                    response.read()
+                    raise _problem(response)
+                for message in sse.messages(response.iter_lines()):
+                    if message.event == "end":
+                        return
+                    if message.event == "event":
+                        last = message.id
+                        yield EventView.model_validate_json(message.data)
+                    elif message.event == "job":
+                        yield JobView.model_validate_json(message.data)
+
+    @contextmanager
+    def _translated(self, method: str, path: str) -> Iterator[None]:
+        """Turns a failure of the connection into the one error family."""
+        try:
+            yield
         except httpx.ConnectError as error:
             raise errors.Unavailable(f"no gateway at {self.url}: {error}") from error
         except httpx.TimeoutException as error:
@@ -274,9 +310,6 @@ class Client:
             raise errors.Unavailable(
                 f"gateway {self.url}: {str(error) or type(error).__name__}"
             ) from error
-        if response.is_error:
-            raise _problem(response)
-        return response
 
 
 class _Checkpoints(pydantic.RootModel[list[CheckpointView]]):

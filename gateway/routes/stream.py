@@ -1,6 +1,6 @@
 """`/v1/jobs/{job}/stream`: a job's progress and events as server-sent events.
 
-    event: job      data: JobView without its spec, when it has changed
+    event: job      data: JobView, its spec left empty, when it has changed
     event: event    data: EventView; its `id` resumes the stream (Last-Event-ID)
     event: end      data: {"state": …}; the job is over, and so is the stream
     : comment       nothing new; keeps proxies from closing the connection
@@ -83,7 +83,7 @@ async def _lines(gateway: Gateway, job: str, after: str) -> AsyncIterator[str]:
             after = event.id
             yield _message("event", event.model_dump_json(), event.id)
         if view is not None:
-            text = view.model_dump_json(exclude={"spec"})
+            text = view.model_copy(update={"spec": {}}).model_dump_json()
             if text != shown:
                 yield _message("job", text)
                 shown, spoke = text, time.monotonic()

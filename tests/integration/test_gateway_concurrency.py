@@ -17,10 +17,11 @@ import redis
 
 from embermesh.client import Client
 from gateway.record import new_record
+from gateway.routes import stream
 from services.api import spec as jobspec
-from services.api.views import JobState
+from services.api.views import EventView, JobState, JobView
 from services.kit.discovery import Phase, Role
-from services.kit.errors import Conflict, InvalidInput, PreconditionFailed
+from services.kit.errors import Conflict, InvalidInput, NotFound, PreconditionFailed
 from tests.integration.gateway_harness import SPEC, Harness, problem, running_gateway, wait_for
 
 
@@ -197,7 +198,7 @@ def test_a_stream_tells_a_jobs_life_to_its_end(harness: Harness) -> None:
     assert events == harness.events(job)
     views = [data for _, kind, data in messages if kind == "job"]
     assert any(view["progress"]["samples"] == 7 for view in views)
-    assert "spec" not in views[0] or views[0]["spec"] == {}
+    assert views[0]["spec"] == {}
     assert messages[-1][1:] == ("end", {"state": "succeeded"})
 
 
@@ -246,3 +247,23 @@ def test_a_closing_gateway_ends_its_streams(harness: Harness) -> None:
     harness.gateway.closing.set()
     wait_for(ended.is_set)
     thread.join()
+
+
+def test_the_client_reads_a_stream_across_its_ends(
+    harness: Harness, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_LONGEST_SECONDS", 0.1)
+    job = harness.submit()
+    harness.wait(job, "running")
+    events: list[str] = []
+    for item in client.stream(job):
+        if isinstance(item, EventView):
+            events.append(item.kind)
+        elif item.state == "running":
+            harness.finish(job, 1)
+    assert events == harness.events(job)
+    (rest,) = client.stream(job, after=client.events(job)[-1].id)
+    assert isinstance(rest, JobView)
+    assert rest.state == "succeeded"
+    with pytest.raises(NotFound):
+        next(client.stream("no-such"))
