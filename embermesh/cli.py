@@ -18,9 +18,8 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from embermesh import cli_access, follow, render, settings
 from embermesh import doctor as checks
-from embermesh import follow, render, settings
-from embermesh.client import Client
 from embermesh.cluster import LocalCluster
 from embermesh.output import (
     EXIT_FAILED,
@@ -34,6 +33,7 @@ from embermesh.output import (
     show_started,
     watch_job,
 )
+from embermesh.session import connect, gateway_url
 from services.kit import errors
 from services.kit.discovery import Role
 
@@ -45,6 +45,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(cli_access.tokens, name="token")
+app.add_typer(cli_access.tenants, name="tenant")
 
 
 class MessageFormat(str, enum.Enum):
@@ -69,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error, EXIT_INPUT)
     except (errors.Unavailable, errors.DeadlineExceeded) as error:
         _fail(error, EXIT_UNREACHABLE, hint=str(error).startswith("no gateway"))
+    except errors.Unauthenticated as error:
+        say("set EMBERMESH_TOKEN_FILE, or EMBERMESH_TOKEN, to a token of this gateway")
+        _fail(error, EXIT_FAILED)
     except errors.EmbermeshError as error:
         _fail(error, EXIT_FAILED)
 
@@ -108,21 +113,47 @@ def submit(
     spec: Annotated[
         str, typer.Argument(metavar="FILE", help="JobSpec in YAML or JSON; - reads standard input.")
     ],
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same key and spec start one job, however often.")
+    ] = None,
     watched: Watch = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a job."""
-    text = sys.stdin.read() if spec == "-" else Path(spec)
-    with _client() as client:
-        job = client.submit(text)
+    with connect() as client:
+        job = client.submit(_spec(spec), idempotency_key=idempotency_key)
         show_started(client, job, watched, as_json)
 
 
 @app.command()
-def jobs(as_json: AsJson = False) -> None:
+def plan(
+    spec: Annotated[
+        str, typer.Argument(metavar="FILE", help="JobSpec in YAML or JSON; - reads standard input.")
+    ],
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Rows of a table that the spec doesn't bound.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a job would take and whether it has room; start nothing."""
+    with connect() as client:
+        size = client.size(_spec(spec), assumed_rows=rows)
+    if as_json:
+        print_json(size)
+    else:
+        render.job_size(out(), size)
+    if not size.admitted:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def jobs(
+    every: Annotated[bool, typer.Option("--all", help="Not only the newest 100.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """List jobs, newest first."""
-    with _client() as client:
-        found = client.jobs()
+    with connect() as client:
+        found = list(client.all_jobs()) if every else client.jobs()
     if as_json:
         print_json(found)
     else:
@@ -132,7 +163,7 @@ def jobs(as_json: AsJson = False) -> None:
 @app.command()
 def get(job: JobId, watched: Watch = False, as_json: AsJson = False) -> None:
     """Show a job: state, progress, result, processes."""
-    with _client() as client:
+    with connect() as client:
         view = client.get(job)
         if watched:
             view = watch_job(client, view)
@@ -147,7 +178,7 @@ def get(job: JobId, watched: Watch = False, as_json: AsJson = False) -> None:
 @app.command()
 def events(job: JobId, as_json: AsJson = False) -> None:
     """Show what happened to a job."""
-    with _client() as client:
+    with connect() as client:
         found = client.events(job)
     if as_json:
         print_json(found)
@@ -168,7 +199,7 @@ def logs(
     ] = False,
 ) -> None:
     """Print the log lines of a job's processes."""
-    with _client() as client:
+    with connect() as client:
         texts = (follow.follow if following else follow.read)(
             client, job, None if role is None else str(role), rank, tail
         )
@@ -180,14 +211,14 @@ def logs(
 @app.command()
 def cancel(job: JobId, as_json: AsJson = False) -> None:
     """Stop a job."""
-    with _client() as client:
+    with connect() as client:
         show_job(client.cancel(job), as_json)
 
 
 @app.command()
 def checkpoint(job: JobId, as_json: AsJson = False) -> None:
     """Take a checkpoint of a running job now."""
-    with _client() as client:
+    with connect() as client:
         taken = client.checkpoint(job)
     if as_json:
         print_json(taken)
@@ -198,7 +229,7 @@ def checkpoint(job: JobId, as_json: AsJson = False) -> None:
 @app.command()
 def checkpoints(job: JobId, as_json: AsJson = False) -> None:
     """List a job's complete checkpoints."""
-    with _client() as client:
+    with connect() as client:
         found = client.checkpoints(job)
     if as_json:
         print_json(found)
@@ -223,7 +254,7 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Start a job again from a checkpoint, with the same or other numbers of processes."""
-    with _client() as client:
+    with connect() as client:
         view = client.restore(
             job, checkpoint=checkpoint, sparse_ps=sparse_ps, dense_ps=dense_ps, trainers=trainers
         )
@@ -234,11 +265,14 @@ def restore(
 def scale(
     job: JobId,
     trainers: Annotated[int, typer.Option(min=1, help="How many trainers go on.")],
+    version: Annotated[
+        int | None, typer.Option(min=0, help="Only if the job is still at this version.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the number of trainers of a running job."""
-    with _client() as client:
-        show_job(client.scale(job, trainers=trainers), as_json)
+    with connect() as client:
+        show_job(client.scale(job, trainers=trainers, version=version), as_json)
 
 
 @app.command()
@@ -304,7 +338,7 @@ def export_rows(
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine: what is there, what is missing, how to get it."""
-    found = checks.examine(_url(), settings.load().state_path)
+    found = checks.examine(gateway_url(), settings.load().state_path)
     if as_json:
         print_json([dataclasses.asdict(c) for c in found])
     else:
@@ -322,16 +356,8 @@ def split_topic(uri: str) -> tuple[str, str]:
     return parts.netloc, name
 
 
-def _url() -> str:
-    own = settings.load()
-    if own.url:
-        return own.url
-    state = LocalCluster(own.state_path).state() if own.state_path.exists() else None
-    return state.url if state else settings.DEFAULT_URL
-
-
-def _client() -> Client:
-    return Client(_url(), settings.load().timeout)
+def _spec(file: str) -> str | Path:
+    return sys.stdin.read() if file == "-" else Path(file)
 
 
 def _fail(error: errors.EmbermeshError, code: int, *, hint: bool = False) -> None:

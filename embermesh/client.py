@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from urllib.parse import quote
 import httpx
 import pydantic
 
+from embermesh import sse
 from embermesh.settings import DEFAULT_URL
 from services.api.spec import JobSpec
 from services.api.views import (
@@ -27,6 +29,7 @@ from services.api.views import (
     EventList,
     EventView,
     JobList,
+    JobSize,
     JobView,
     Problem,
     RestoreRequest,
@@ -40,7 +43,12 @@ _ERRORS: dict[int, type[errors.EmbermeshError]] = {
     400: errors.InvalidInput,
     404: errors.NotFound,
     405: errors.InvalidInput,
+    401: errors.Unauthenticated,
+    403: errors.Forbidden,
     409: errors.Conflict,
+    412: errors.PreconditionFailed,
+    413: errors.TooLarge,
+    429: errors.TooManyRequests,
     415: errors.InvalidInput,
     422: errors.InvalidInput,
     502: errors.Unavailable,
@@ -51,11 +59,13 @@ ModelT = TypeVar("ModelT", bound=pydantic.BaseModel)
 
 
 class Client:
-    """Talks to the gateway at `url`; a request takes at most `timeout` seconds. Usable as a context
-    manager.
+    """Talks to the gateway at `url`, as the holder of `token`; a request takes at most `timeout`
+    seconds. Usable as a context manager.
 
-    Every method raises InvalidInput, NotFound or Conflict when the gateway refuses, Unavailable
-    when it can't be reached and DeadlineExceeded when it doesn't answer in time.
+    Every method raises InvalidInput, NotFound, Conflict, Unauthenticated, Forbidden or
+    TooManyRequests when the gateway refuses, Unavailable when it can't be reached and
+    DeadlineExceeded when it doesn't answer in time. `version` is a JobView's: the change is refused
+    (PreconditionFailed) when the job has moved on. The same `idempotency_key` twice does it once.
     """
 
     def __init__(
@@ -63,13 +73,18 @@ class Client:
         url: str = DEFAULT_URL,
         timeout: float = 30.0,
         *,
+        token: str = "",
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise errors.InvalidInput(f"gateway URL {url!r} must start with http:// or https://")
         self._http = httpx.Client(
-            base_url=self.url, timeout=timeout, transport=transport, trust_env=False
+            base_url=self.url,
+            timeout=timeout,
+            transport=transport,
+            trust_env=False,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
         )
 
     def __enter__(self) -> Client:
@@ -98,27 +113,54 @@ class Client:
         headers = {"Content-Type": "application/yaml"}
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
-        return self._view(JobView, "POST", "/v1/jobs", content=_text(spec), headers=headers)
+        return self.view(JobView, "POST", "/v1/jobs", content=_text(spec), headers=headers)
+
+    def size(
+        self, spec: str | Path | JobSpec | Mapping[str, Any], *, assumed_rows: int | None = None
+    ) -> JobSize:
+        """What a job would take and whether it has room; nothing starts. A table whose rows the
+        spec doesn't bound is taken to hold `assumed_rows`.
+        """
+        params: dict[str, str | int] = {"dry_run": "true"}
+        if assumed_rows is not None:
+            params["assumed_rows"] = assumed_rows
+        headers = {"Content-Type": "application/yaml"}
+        return self.view(
+            JobSize, "POST", "/v1/jobs", content=_text(spec), headers=headers, params=params
+        )
 
     def jobs(self, limit: int = 100) -> list[JobView]:
         """The newest `limit` jobs (at most 1000), newest first."""
-        return self._view(JobList, "GET", "/v1/jobs", params={"limit": limit}).jobs
+        return self.view(JobList, "GET", "/v1/jobs", params={"limit": limit}).jobs
+
+    def all_jobs(self, page: int = 500) -> Iterator[JobView]:
+        """Every job there was when the walk began, newest first, `page` a request."""
+        params: dict[str, str | int] = {"limit": page}
+        while True:
+            found = self.view(JobList, "GET", "/v1/jobs", params=params)
+            yield from found.jobs
+            if found.next is None:
+                return
+            params["cursor"] = found.next
 
     def get(self, job: str) -> JobView:
         """The job with that id, as it stands now."""
-        return self._view(JobView, "GET", _path(job))
+        return self.view(JobView, "GET", _path(job))
 
-    def cancel(self, job: str) -> JobView:
+    def cancel(
+        self, job: str, *, version: int | None = None, idempotency_key: str | None = None
+    ) -> JobView:
         """Asks the job to stop; the answer shows it on its way."""
-        return self._view(JobView, "POST", _path(job, ":cancel"))
+        headers = _conditions(version, idempotency_key)
+        return self.view(JobView, "POST", _path(job, ":cancel"), headers=headers)
 
     def checkpoint(self, job: str, *, timeout: float = CHECKPOINT_TIMEOUT) -> CheckpointView:
         """Takes a checkpoint now and waits until it is complete."""
-        return self._view(CheckpointView, "POST", _path(job, ":checkpoint"), timeout=timeout)
+        return self.view(CheckpointView, "POST", _path(job, ":checkpoint"), timeout=timeout)
 
     def checkpoints(self, job: str) -> list[CheckpointView]:
         """The job's complete checkpoints, oldest first."""
-        return _parse(_Checkpoints, self._request("GET", _path(job, "/checkpoints"))).root
+        return _parse(_Checkpoints, self.request("GET", _path(job, "/checkpoints"))).root
 
     def restore(
         self,
@@ -128,6 +170,8 @@ class Client:
         sparse_ps: int | None = None,
         dense_ps: int | None = None,
         trainers: int | None = None,
+        version: int | None = None,
+        idempotency_key: str | None = None,
     ) -> JobView:
         """Starts the job again from a checkpoint (id or manifest URI; default: the newest), maybe
         with other counts.
@@ -135,22 +179,34 @@ class Client:
         body = RestoreRequest(
             checkpoint=checkpoint, sparse_ps=sparse_ps, dense_ps=dense_ps, trainers=trainers
         )
-        return self._view(JobView, "POST", _path(job, ":restore"), json=body.model_dump())
+        headers = _conditions(version, idempotency_key)
+        return self.view(
+            JobView, "POST", _path(job, ":restore"), json=body.model_dump(), headers=headers
+        )
 
-    def scale(self, job: str, *, trainers: int) -> JobView:
+    def scale(
+        self,
+        job: str,
+        *,
+        trainers: int,
+        version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> JobView:
         """Goes on with another number of trainers, from a checkpoint that is taken first."""
-        body = ScaleRequest(trainers=trainers)
-        return self._view(JobView, "POST", _path(job, ":scale"), json=body.model_dump())
+        body, headers = ScaleRequest(trainers=trainers), _conditions(version, idempotency_key)
+        return self.view(
+            JobView, "POST", _path(job, ":scale"), json=body.model_dump(), headers=headers
+        )
 
     def events(self, job: str, after: str | None = None) -> list[EventView]:
         """What happened to the job, oldest first; `after` an event's id gives only later ones."""
         params = {} if after is None else {"after": after}
-        return self._view(EventList, "GET", _path(job, "/events"), params=params).events
+        return self.view(EventList, "GET", _path(job, "/events"), params=params).events
 
     def logs(self, job: str, *, role: str = "trainer", rank: int = 0, tail: int = 200) -> str:
         """The last `tail` log lines of one process of the job's newest generation."""
         params: dict[str, str | int] = {"role": role, "rank": rank, "tail": tail}
-        return self._request("GET", _path(job, "/logs"), params=params).text
+        return self.request("GET", _path(job, "/logs"), params=params).text
 
     def ready(self) -> bool:
         """Whether the gateway is there and can serve requests."""
@@ -202,12 +258,48 @@ class Client:
                 raise errors.DeadlineExceeded(f"job {job} was not over within {timeout:.0f} s")
             idle.wait(every)
 
-    def _view(self, cls: type[ModelT], method: str, path: str, **arguments: Any) -> ModelT:
-        return _parse(cls, self._request(method, path, **arguments))
+    def view(self, cls: type[ModelT], method: str, path: str, **arguments: Any) -> ModelT:
+        """One request whose answer is a `cls`; raises like every method."""
+        return _parse(cls, self.request(method, path, **arguments))
 
-    def _request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        try:
+    def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        """One request in the raw; raises like every method."""
+        with self._translated(method, path):
             response = self._http.request(method, path, **arguments)
+        if response.is_error:
+            raise _problem(response)
+        return response
+
+    def stream(self, job: str, after: str | None = None) -> Iterator[JobView | EventView]:
+        """The job's progress (a JobView whose spec is empty) and events as they happen, until it is
+        over; `after` an event's id leaves out the earlier ones.
+
+        A stream that the gateway ends early is opened again where it ended.
+        """
+        path, last = _path(job, "/stream"), after
+        while True:
+            headers = {} if last is None else {"Last-Event-ID": last}
+            with (
+                self._translated("GET", path),
+                self._http.stream("GET", path, headers=headers) as response,
+            ):
+                if response.is_error:
+                    response.read()
+                    raise _problem(response)
+                for message in sse.messages(response.iter_lines()):
+                    if message.event == "end":
+                        return
+                    if message.event == "event":
+                        last = message.id
+                        yield EventView.model_validate_json(message.data)
+                    elif message.event == "job":
+                        yield JobView.model_validate_json(message.data)
+
+    @contextmanager
+    def _translated(self, method: str, path: str) -> Iterator[None]:
+        """Turns a failure of the connection into the one error family."""
+        try:
+            yield
         except httpx.ConnectError as error:
             raise errors.Unavailable(f"no gateway at {self.url}: {error}") from error
         except httpx.TimeoutException as error:
@@ -218,9 +310,6 @@ class Client:
             raise errors.Unavailable(
                 f"gateway {self.url}: {str(error) or type(error).__name__}"
             ) from error
-        if response.is_error:
-            raise _problem(response)
-        return response
 
 
 class _Checkpoints(pydantic.RootModel[list[CheckpointView]]):
@@ -231,6 +320,11 @@ def _path(job: str, rest: str = "") -> str:
     if not job:
         raise errors.InvalidInput("a job id is empty")
     return f"/v1/jobs/{quote(job, safe='')}{rest}"
+
+
+def _conditions(version: int | None, key: str | None) -> dict[str, str]:
+    headers = {} if version is None else {"If-Match": f'"{version}"'}
+    return headers if key is None else {**headers, "Idempotency-Key": key}
 
 
 def _text(spec: str | Path | JobSpec | Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from embermesh.processes import (
     tail,
     wait_until,
 )
+from gateway.access_config import OPEN_LOOPBACK, AccessConfig
 from gateway.config import GatewayConfig
 from services.checkpoint.config import CheckpointServiceConfig
 from services.kit import config, discovery, errors
@@ -205,7 +206,10 @@ class LocalCluster:
             state_dir=str(self.folder),
             checkpoint_address=f"{LOOPBACK}:{state.checkpoint_port}",
         )
-        return _module("gateway"), config.environment(gateway), gateway.port
+        # Everybody on this machine may use it: the gateway refuses this mode on other interfaces.
+        access = AccessConfig(mode=OPEN_LOOPBACK)
+        env = {**config.environment(gateway), **config.environment(access)}
+        return _module("gateway"), env, gateway.port
 
     def _await(self, state: ClusterState, name: str) -> None:
         service = state.services[name]
@@ -228,7 +232,7 @@ class LocalCluster:
         """Cancels what runs. A gateway that died is started once more, for its jobs outlive it."""
         try:
             with Client(self._up(None, None).url) as client:
-                going = [job.id for job in client.jobs(limit=1000) if not job.state.final]
+                going = [job.id for job in client.all_jobs() if not job.state.final]
                 for job in going:
                     self._say(f"cancelling {job}")
                     with suppress(errors.Conflict):  # it is about to end by itself

@@ -10,7 +10,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from embermesh.doctor import Check
-from services.api.views import CheckpointView, EventView, JobState, JobView, MemberView, Progress
+from services.api.access import TenantView, TokenView
+from services.api.views import (
+    CheckpointView,
+    EventView,
+    JobSize,
+    JobState,
+    JobView,
+    MemberView,
+    Progress,
+)
 
 _COLORS = {JobState.SUCCEEDED: "green", JobState.FAILED: "red", JobState.CANCELLED: "yellow"}
 
@@ -61,6 +70,51 @@ def events_table(events: Iterable[EventView]) -> Table:
     for event in events:
         table.add_row(age(event.time), event.kind, escape(event.message))
     return table
+
+
+def tokens_table(tokens: Iterable[TokenView]) -> Table:
+    """One line per token."""
+    table = _table("id", "name", "tenant", "role", "age", "expires in", "made by")
+    for token in tokens:
+        left = "never" if token.expires is None else age(2 * time.time() - token.expires)
+        table.add_row(
+            *(token.id, escape(token.name), token.tenant, str(token.role), age(token.created)),
+            *(left, escape(token.by)),
+        )
+    return table
+
+
+def tenants_table(tenants: Iterable[TenantView]) -> Table:
+    """One line per tenant: used / bound."""
+    table = _table("tenant", "jobs", "trainers", "memory")
+    for tenant in tenants:
+        used, bound = tenant.usage, tenant.quota
+        memory = "" if bound.memory_bytes is None else f" / {size(bound.memory_bytes)}"
+        table.add_row(
+            tenant.tenant,
+            f"{used.jobs}{'' if bound.jobs is None else f' / {bound.jobs}'}",
+            f"{used.trainers}{'' if bound.trainers is None else f' / {bound.trainers}'}",
+            f"{size(used.memory_bytes)}{memory}",
+        )
+    return table
+
+
+def job_size(console: Console, job: JobSize) -> None:
+    """What a dry run found."""
+    table = _table("table", "dim", "rows", "known from", "bytes/row", "memory")
+    for t in job.tables:
+        table.add_row(
+            *(t.name, str(t.dim), count(t.rows), t.rows_from, str(t.row_bytes), size(t.bytes))
+        )
+    console.print(table)
+    console.print(
+        f"{count(job.rows)} rows, {size(job.memory_bytes)} on {job.shards} sparse-PS shards "
+        f"(the largest {size(job.shard_memory_bytes)}); a step of one of {job.trainers} trainers "
+        f"pulls and pushes at most {size(job.step.pull_bytes)} each",
+        soft_wrap=True,
+    )
+    for line in job.shortages:
+        console.print(f"no room: {line}", soft_wrap=True, markup=False)
 
 
 def checks_table(checks: Iterable[Check]) -> Table:

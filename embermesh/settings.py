@@ -13,9 +13,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from services.kit import config
+from services.kit.errors import InvalidInput
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-SERVICE_PREFIXES = ("EMBERMESH_GATEWAY_", "EMBERMESH_CHECKPOINT_", "EMBERMESH_MEMBER_")
+SERVICE_PREFIXES = (
+    "EMBERMESH_ACCESS_",
+    "EMBERMESH_CHECKPOINT_",
+    "EMBERMESH_GATEWAY_",
+    "EMBERMESH_MEMBER_",
+    "EMBERMESH_TLS_",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +33,17 @@ class UserSettings:
     url: str = ""  # of the gateway; empty = that of the local cluster, else DEFAULT_URL
     state_dir: str = ".embermesh"  # state and logs of the local cluster
     timeout: float = 30.0  # seconds a request to the gateway may take
+    token: str = ""  # sent to the gateway; a gateway that is open needs none
+    token_file: str = ""  # read when `token` is empty; a file that only you can read is better
+
+    def bearer(self) -> str:
+        """The token, from wherever it is. Raises InvalidInput for a file that can't be read."""
+        if self.token or not self.token_file:
+            return self.token
+        try:
+            return Path(self.token_file).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"EMBERMESH_TOKEN_FILE={self.token_file!r}: {error}") from error
 
     @property
     def state_path(self) -> Path:

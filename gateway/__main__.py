@@ -16,17 +16,24 @@ from typing import cast
 import prometheus_client
 import uvicorn
 
+from gateway import oidc
 from gateway import store as storing
+from gateway.access_config import TOKEN, AccessConfig
 from gateway.app import create_app
+from gateway.audit import Audit
 from gateway.checkpoints import CheckpointClient
 from gateway.compile import Surroundings
 from gateway.config import GatewayConfig
 from gateway.deps import Gateway
+from gateway.door import Door
 from gateway.loop import Reconciler, Tools
 from gateway.metrics import GatewayMetrics
+from gateway.oidc import Keys, OidcVerifier
+from gateway.rate import RateLimiter
 from gateway.reconciler import Limits
 from gateway.targets import Target
-from services.kit import config, lifecycle, plugins, telemetry, usage
+from gateway.tenancy import Tenancy
+from services.kit import config, lifecycle, plugins, telemetry, tls, usage
 from services.kit.discovery import Registry
 from services.kit.errors import Unavailable
 from services.kit.storage import Storage
@@ -42,7 +49,10 @@ def serve(stop: threading.Event) -> None:
     telemetry.setup_logging(settings.log_level, service="gateway")
     registry = prometheus_client.CollectorRegistry()
     usage.expose(registry)
-    gateway, reconciler = assemble(settings, registry)
+    access = config.load(AccessConfig)
+    access.check_host(settings.host)
+    gateway, reconciler = assemble(settings, registry, access, tls.load())
+    _say_who_may_come(access)
     with _listen(settings.host, settings.port) as listener:
         server = uvicorn.Server(
             uvicorn.Config(
@@ -60,24 +70,33 @@ def serve(stop: threading.Event) -> None:
             while thread.is_alive() and not stop.wait(0.5):
                 pass
         finally:
+            gateway.closing.set()  # ends the streams
             server.should_exit = True
             reconciler.close()
             thread.join(_DRAIN_SECONDS)
             gateway.checkpoints.close()  # a request that waits for one ends with an error now
             thread.join()
+            gateway.audit.close()
     if not stop.is_set():
         raise Unavailable("the HTTP server ended by itself; its log says why")
 
 
 def assemble(
-    settings: GatewayConfig, metrics_registry: prometheus_client.CollectorRegistry
+    settings: GatewayConfig,
+    metrics_registry: prometheus_client.CollectorRegistry,
+    access: AccessConfig,
+    certificates: tls.Tls | None = None,
 ) -> tuple[Gateway, Reconciler]:
-    """The parts as the settings describe them. Raises InvalidInput for an unknown target."""
+    """The parts as the settings describe them. Raises InvalidInput for an unknown target, an
+    audit file that can't be written, or an issuer that isn't https://.
+    """
     client = storing.connect(settings.redis_url)
     store, registry = storing.JobStore(client), Registry(client)
     create_target = plugins.load("gateway.targets", settings.target)
     target = cast(Callable[[GatewayConfig], Target], create_target)(settings)
-    checkpoints = CheckpointClient(settings.checkpoint_address, settings.checkpoint_seconds)
+    checkpoints = CheckpointClient(
+        settings.checkpoint_address, settings.checkpoint_seconds, tls=certificates
+    )
     metrics = GatewayMetrics(metrics_registry)
     tools = Tools(
         store=store,
@@ -85,7 +104,12 @@ def assemble(
         target=target,
         checkpoints=checkpoints,
         metrics=metrics,
-        around=Surroundings(settings.redis_url, settings.member_host, settings.log_level),
+        around=Surroundings(
+            settings.redis_url,
+            settings.member_host,
+            settings.log_level,
+            certificates.settings if certificates else None,
+        ),
         limits=Limits(
             start=settings.start_seconds,
             stop=settings.stop_seconds,
@@ -95,6 +119,9 @@ def assemble(
     )
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     reconciler = Reconciler(tools, owner, settings.tick_seconds, settings.lease_seconds)
+    tenancy = Tenancy(client)
+    # An open gateway can't tell its callers apart; one of them must not shut out the others.
+    rate = access.rate_per_second if access.mode == TOKEN else 0
     gateway = Gateway(
         store=store,
         registry=registry,
@@ -102,10 +129,31 @@ def assemble(
         checkpoints=checkpoints,
         storage=Storage(),
         metrics=metrics,
+        access=access,
+        tenancy=tenancy,
+        door=Door(access, tenancy, _verifier(access), time.time),
+        limiter=RateLimiter(rate, access.rate_burst, time.monotonic),
+        audit=Audit(access.audit_file),
         wake=reconciler.wake,
         clock=time.time,
     )
     return gateway, reconciler
+
+
+def _verifier(access: AccessConfig) -> OidcVerifier | None:
+    if not access.oidc_issuer:
+        return None
+    keys = Keys(access.oidc_issuer, access.oidc_jwks_url, time.monotonic, oidc.fetch)
+    return OidcVerifier(access, keys, time.time)
+
+
+def _say_who_may_come(access: AccessConfig) -> None:
+    if access.mode != TOKEN:
+        log.warning("mode %s: everybody who reaches this port is an admin", access.mode)
+    elif not (access.admin_digest or access.oidc_issuer):
+        log.warning(
+            "no %sADMIN_DIGEST is set: only tokens made earlier open the door", access.PREFIX
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

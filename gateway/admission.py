@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from ps_service import tables
 from services.api.features import SparseFeature
@@ -15,9 +16,26 @@ MODELS = "trainer_service.models"
 
 def check(spec: JobSpec) -> None:
     """Raises InvalidInput with one line per problem, each naming its field."""
-    problems = [*_model(spec), *_optimizers(spec)]
+    problems = [*_secrets(spec), *_model(spec), *_optimizers(spec)]
     if problems:
         raise InvalidInput("\n".join(problems))
+
+
+def _secrets(spec: JobSpec) -> list[str]:
+    """A JobSpec is shown to every viewer and kept for good: credentials come from the processes'
+    surroundings.
+    """
+    holdout = spec.data.holdout
+    places = {
+        "data.source": spec.data.source,
+        "data.holdout.source": holdout.source if holdout else None,
+        "checkpoint.to": spec.checkpoint.to if spec.checkpoint else None,
+    }
+    return [
+        f"{field}: holds a user name or password; credentials don't belong in a JobSpec"
+        for field, uri in places.items()
+        if uri and "@" in urlsplit(uri).netloc
+    ]
 
 
 def _model(spec: JobSpec) -> list[str]:

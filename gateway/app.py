@@ -4,18 +4,17 @@ here alone.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
 
 from gateway import problems
 from gateway.deps import Gateway
-from gateway.metrics import GatewayMetrics, method_label
-from gateway.routes import checkpoints, jobs, operations
+from gateway.middleware import REQUEST_ID, Bounded, Observed
+from gateway.routes import access, checkpoints, jobs, operations, stream
 from services.api.spec import JobSpec
 from services.api.views import Problem
 
@@ -37,29 +36,21 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     app.state.gateway = gateway
     problems.install(app)
-    for module in (jobs, checkpoints, operations):
+    for module in (jobs, checkpoints, stream, access, operations):
         app.include_router(module.router)
-    _measure(app, gateway.metrics)
+    # The last one added is the outermost.
+    app.add_middleware(Bounded, limit=gateway.access.max_body_bytes)
+    if gateway.access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=gateway.access.origins,
+            allow_methods=["*"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match"],
+            expose_headers=["ETag", "Location", "Retry-After", REQUEST_ID],
+        )
+    app.add_middleware(Observed, metrics=gateway.metrics, audit=gateway.audit)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
-
-
-def _measure(app: FastAPI, metrics: GatewayMetrics) -> None:
-    @app.middleware("http")
-    async def measured(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        status, start = 500, time.perf_counter()
-        try:
-            response = await call_next(request)
-            status = response.status_code
-            return response
-        finally:
-            route = getattr(
-                request.scope.get("route"), "path", "none"
-            )  # the template, never the id
-            seconds = metrics.http_seconds.labels(route, method_label(request.method), str(status))
-            seconds.observe(time.perf_counter() - start)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
@@ -72,6 +63,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         spec = JobSpec.model_json_schema(ref_template=_REF)
         known = schema.setdefault("components", {}).setdefault("schemas", {})
+        _promise_problems(schema, known)
         known.update(spec.pop("$defs", {}))
         known["JobSpec"] = spec
         known["Problem"] = Problem.model_json_schema(ref_template=_REF)
@@ -82,6 +74,15 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         }
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _promise_problems(schema: dict[str, Any], known: dict[str, Any]) -> None:
+    """Takes out FastAPI's own form of a 422, which `gateway.problems` never sends."""
+    for verbs in schema["paths"].values():
+        for operation in verbs.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        known.pop(name, None)
 
 
 def _version() -> str:

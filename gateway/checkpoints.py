@@ -18,6 +18,7 @@ import grpc
 
 from services.api.views import CheckpointView
 from services.kit import errors, rpc
+from services.kit.tls import Tls
 from services.wire import checkpoint_pb2, checkpoint_pb2_grpc
 
 LIST_SECONDS = 30.0
@@ -42,10 +43,14 @@ class CheckpointClient:
     """Calls the service at `address`; `seconds` bounds a Trigger. Thread-safe."""
 
     def __init__(
-        self, address: str, seconds: float, clock: Callable[[], float] = time.time
+        self,
+        address: str,
+        seconds: float,
+        clock: Callable[[], float] = time.time,
+        tls: Tls | None = None,
     ) -> None:
         self._address, self._seconds, self._clock = address, seconds, clock
-        self._channel = rpc.connect(address)
+        self._channel = rpc.connect(address, tls)
         self._stub = checkpoint_pb2_grpc.CheckpointStub(self._channel)
         self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="checkpoint")
         self._lock = threading.Lock()  # guards _calls

@@ -1,19 +1,25 @@
 """What users ask of a job, as pure changes of its record; the reconciler carries them out.
 
 Each function returns the changed record (or the same one when there is nothing to do) and raises
-Conflict when the request doesn't fit the job's state.
+Conflict when the request doesn't fit the job's state. `once` and `at_version` wrap such a
+change with what the request's headers ask.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 from gateway.record import JobRecord
 from gateway.states import move
 from services.api.views import JobState, RestoreRequest
-from services.kit.errors import Conflict
+from services.kit.errors import Conflict, PreconditionFailed
 
+Change = Callable[[JobRecord], JobRecord]
+
+_COMMANDS_KEPT = 16  # keyed commands that a job remembers
 _ACTIVE = (JobState.STARTING, JobState.RUNNING)
 # No other counts are asked for.
 UNSCALED: dict[str, Any] = {"scale_to": None, "scale_sparse_to": None}
@@ -87,3 +93,49 @@ def with_resources(spec: dict[str, Any], **counts: int | None) -> dict[str, Any]
     """The spec with other process counts; None leaves a count as it is."""
     given = {name: count for name, count in counts.items() if count is not None}
     return {**spec, "resources": {**spec["resources"], **given}}
+
+
+def etag(record: JobRecord) -> str:
+    """Names this version of the record, as the header writes it."""
+    return f'"{record.version}"'
+
+
+def at_version(change: Change, if_match: str) -> Change:
+    """`change`, only if the header If-Match names the present version; an empty one asks nothing.
+
+    Raises PreconditionFailed. A weak tag never matches (RFC 9110, 13.1.1).
+    """
+    wanted = {tag.strip() for tag in if_match.split(",") if tag.strip()}
+
+    def checked(record: JobRecord) -> JobRecord:
+        if wanted and "*" not in wanted and etag(record) not in wanted:
+            raise PreconditionFailed(
+                f"job {record.id} is at version {etag(record)}, not at {if_match.strip()}"
+            )
+        return change(record)
+
+    return checked
+
+
+def once(change: Change, key: str, what: str) -> Change:
+    """`change`, unless the same `key` already made it: then the record stays as it is, whatever
+    became of the job since. `what` is the request's text. An empty key asks nothing.
+
+    The key is stored with the change itself, so no crash can part them. Raises Conflict when it
+    came with another request.
+    """
+    if not key:
+        return change
+    digest = hashlib.sha256(what.encode()).hexdigest()[:32]
+    entry = f"{digest} {key}"
+
+    def keyed(record: JobRecord) -> JobRecord:
+        if entry in record.commands:
+            return record
+        if any(other.partition(" ")[2] == key for other in record.commands):
+            raise Conflict(f"Idempotency-Key {key!r} was used with another request to {record.id}")
+        changed = change(record)
+        kept = (*changed.commands, entry)[-_COMMANDS_KEPT:]
+        return dataclasses.replace(changed, commands=kept)
+
+    return keyed

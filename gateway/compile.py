@@ -13,6 +13,7 @@ from services.api.spec import JobSpec
 from services.kit import config
 from services.kit.discovery import Role, Run
 from services.kit.member import MemberConfig
+from services.kit.tls import TlsConfig
 
 PARTITIONS = 1024  # P of every job; a checkpoint of another P can't be restored
 _MODULES: dict[Role, tuple[str, tuple[str, ...]]] = {
@@ -33,6 +34,7 @@ class Surroundings:
     redis_url: str
     host: str  # interface of their ports
     log_level: str
+    tls: TlsConfig | None = None  # certificates, where the gateway has them: the processes' too
 
 
 def make_run(record: JobRecord, spec: JobSpec) -> Run:
@@ -72,5 +74,7 @@ def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec
             log_level=around.log_level,
         )
         env = {**_COMMON_ENV, **config.environment(member)}
+        if around.tls is not None:
+            env |= config.environment(around.tls)
         specs.append(ProcessSpec(run.job, run.generation, role, rank, module, arguments, env))
     return specs

@@ -34,6 +34,7 @@ def job_view(
         checkpoint=checkpoint,
         members=[member_view(m) for m in members],
         version=record.version,
+        tenant=record.tenant,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http
 import logging
+import math
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from services.api.views import Problem
-from services.kit.errors import EmbermeshError
+from services.kit.errors import EmbermeshError, TooManyRequests, Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -26,31 +27,41 @@ def install(app: FastAPI) -> None:
         if error.http_status >= 500:
             log.warning("%s: %s", type(error).__name__, error)
         lines = str(error).splitlines() if error.http_status == 422 else []
-        return _answer(error.http_status, type(error).__name__, str(error), lines)
+        kind = type(error).__name__
+        return answer(error.http_status, kind, str(error), lines, _headers(error))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         lines = [
             f"{'.'.join(str(p) for p in item['loc'])}: {item['msg']}" for item in error.errors()
         ]
-        return _answer(422, "InvalidInput", "\n".join(lines), lines)
+        return answer(422, "InvalidInput", "\n".join(lines), lines)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
         title = http.HTTPStatus(error.status_code).phrase
         detail = f"{request.method} {request.url.path}: {error.detail}"
-        return _answer(error.status_code, title, detail, [], dict(error.headers or {}))
+        return answer(error.status_code, title, detail, [], dict(error.headers or {}))
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return _answer(
+        return answer(
             500, "Internal Server Error", "unexpected failure; the gateway's log has it", []
         )
 
 
-def _answer(
+def _headers(error: EmbermeshError) -> dict[str, str]:
+    if isinstance(error, Unauthenticated):
+        return {"WWW-Authenticate": 'Bearer realm="embermesh"'}
+    if isinstance(error, TooManyRequests):
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    return {}
+
+
+def answer(
     status: int, title: str, detail: str, lines: list[str], headers: dict[str, str] | None = None
 ) -> JSONResponse:
+    """The problem as a response."""
     problem = Problem(title=title, status=status, detail=detail, errors=lines)
     return JSONResponse(problem.model_dump(), status, headers, MEDIA_TYPE)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pydantic
 
+from services.api.access import DEFAULT_TENANT
 from services.api.spec import JobSpec
 from services.api.views import CheckpointView, JobState, Progress, Result
 
@@ -29,6 +30,7 @@ class JobRecord:
     created: float
     updated: float
     since: float  # when the present state was entered
+    tenant: str = DEFAULT_TENANT  # for whom it runs; nobody else sees it
     state: JobState = JobState.PENDING
     version: int = 0
     generation: int = 0  # of the newest attempt; 0 before the first
@@ -48,6 +50,7 @@ class JobRecord:
     )  # as the last generation left it
     result: Result | None = None
     checkpoint: CheckpointView | None = None  # the newest one when the last generation ended
+    commands: tuple[str, ...] = ()  # `Idempotency-Key` and digest of the newest keyed commands
 
     @property
     def job_spec(self) -> JobSpec:
@@ -67,7 +70,7 @@ class JobRecord:
 _ADAPTER = pydantic.TypeAdapter(JobRecord)
 
 
-def new_record(spec: JobSpec, now: float) -> JobRecord:
+def new_record(spec: JobSpec, now: float, tenant: str = DEFAULT_TENANT) -> JobRecord:
     """A job that waits to be started; its id is its name and six random letters or digits."""
     suffix = base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()[:6]
     return JobRecord(
@@ -77,4 +80,5 @@ def new_record(spec: JobSpec, now: float) -> JobRecord:
         created=now,
         updated=now,
         since=now,
+        tenant=tenant,
     )

@@ -65,6 +65,7 @@ def _serve(
         port=process.settings.port,
         registry=process.metrics,
         threads=_SPARE_THREADS + 2 * assignment.trainers,
+        tls=process.tls,
     )
     process.update(address=server.address)
     process.announce(Phase.READY, status)

@@ -17,7 +17,8 @@ KINDS = ("Counter", "Gauge", "Histogram", "Summary", "Info")
 # series for each key, user, step or address.
 LABELS = {
     "code": "status codes of gRPC",
-    "direction": "up, down",
+    "direction": "up and down of a scaling, in and out of a message",
+    "effect": "ways in which rounding can change a value",
     "job": "active jobs; a job's series end with it",
     "kind": "the reconciler's actions",
     "lines": "1 to 8",

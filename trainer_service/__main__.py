@@ -109,6 +109,7 @@ def _serve_control(process: MemberProcess, gate: PauseGate) -> rpc.Server:
         port=process.settings.port,
         registry=process.metrics,
         threads=4,
+        tls=process.tls,
     )
     process.update(address=server.address)
     return server
@@ -136,9 +137,16 @@ def _connect(
         stop=cut,
         values=training.wire.values,
         metrics=metrics,
+        tls=process.tls,
     )
     dense = DenseClient(
-        dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut, metrics=metrics
+        dense_at,
+        generation=generation,
+        epoch=epoch,
+        rank=rank,
+        stop=cut,
+        metrics=metrics,
+        tls=process.tls,
     )
     return sparse, KStepClient(dense, training.k) if training.mode == "kstep" else dense
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from gateway import commands
 from gateway.compile import PARTITIONS
-from gateway.deps import Gateway, Parts
+from gateway.deps import Gateway, Operator, Parts, Viewer
+from gateway.identity import Identity
 from gateway.present import job_view
 from gateway.record import JobRecord
+from gateway.routes.headers import Conditional
+from gateway.routes.jobs import asked, own, room
 from services.api import manifest
 from services.api.views import CheckpointView, JobState, JobView, RestoreRequest
 from services.kit.errors import Conflict, InvalidInput, NotFound
@@ -17,9 +20,9 @@ router = APIRouter(prefix="/v1/jobs", tags=["checkpoints"])
 
 
 @router.post("/{job}:checkpoint")
-def take(gateway: Parts, job: str) -> CheckpointView:
+def take(gateway: Parts, who: Operator, job: str) -> CheckpointView:
     """Takes a checkpoint now and answers when it is complete."""
-    record = gateway.store.get(job)
+    record = gateway.job(who, job)
     _folder(record)
     if record.state != JobState.RUNNING:
         raise Conflict(f"job {job} is {record.state}; a checkpoint is taken of a running job")
@@ -27,30 +30,54 @@ def take(gateway: Parts, job: str) -> CheckpointView:
 
 
 @router.get("/{job}/checkpoints")
-def list_checkpoints(gateway: Parts, job: str) -> list[CheckpointView]:
+def list_checkpoints(gateway: Parts, who: Viewer, job: str) -> list[CheckpointView]:
     """Complete checkpoints, oldest first."""
-    record = gateway.store.get(job)
+    record = gateway.job(who, job)
     if record.spec.get("checkpoint") is None:
         return []
     return gateway.checkpoints.list(job, _folder(record))
 
 
 @router.post("/{job}:restore", status_code=202)
-def restore(gateway: Parts, job: str, body: RestoreRequest) -> JobView:
+def restore(
+    gateway: Parts,
+    who: Operator,
+    response: Response,
+    conditions: Conditional,
+    job: str,
+    body: RestoreRequest,
+) -> JobView:
     """Starts the job again from a checkpoint, maybe with other counts of processes; also when it
     had ended.
     """
-    record = gateway.store.get(job)
+    record = gateway.job(who, job)
     uri = _manifest(gateway, record, body.checkpoint)
     stored = manifest.read(gateway.storage, uri)
+    _check_owner(gateway, who, uri, stored.job)
     if stored.partitions != PARTITIONS:
         raise InvalidInput(
             f"{uri} has {stored.partitions} partitions; this gateway's jobs have {PARTITIONS}"
         )
-    record = gateway.store.update(job, lambda r: commands.restore(r, uri, body, gateway.clock()))
-    gateway.registry.emit(job, "restore", f"restore from {uri} was asked for")
-    gateway.wake()
+    change = conditions.on(
+        lambda r: commands.restore(r, uri, body, gateway.clock()),
+        f"restore {body.model_dump_json()}",
+    )
+    before = record.version
+    record = gateway.store.update(job, own(who, change), room(gateway, record.tenant))
+    if record.version != before:
+        asked(gateway, job, "restore", f"restore from {uri} was asked for")
+    response.headers["ETag"] = commands.etag(record)
     return job_view(record)
+
+
+def _check_owner(gateway: Gateway, who: Identity, uri: str, job: str) -> None:
+    """Another tenant's checkpoint is not there, even for who knows its URI."""
+    try:
+        owner = gateway.store.get(job)
+    except NotFound:
+        return  # taken by another installation, or before its records were lost
+    if not who.sees(owner.tenant):
+        raise NotFound(f"there is no checkpoint {uri}")
 
 
 def _manifest(gateway: Gateway, record: JobRecord, wanted: str | None) -> str:

@@ -8,84 +8,125 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from gateway import admission, commands
-from gateway.deps import Gateway, Parts
+from gateway import admission, commands, quotas, sizing
+from gateway.deps import Gateway, Operator, Parts, Viewer, visible
+from gateway.identity import Identity
 from gateway.present import job_view
 from gateway.record import JobRecord, new_record
+from gateway.routes.headers import Conditional, Key
+from gateway.store import Admit
 from services.api import spec as jobspec
-from services.api.views import EventList, EventView, JobList, JobView, ScaleRequest
+from services.api.access import Quota, TenantName
+from services.api.views import EventList, EventView, JobList, JobSize, JobView, ScaleRequest
 from services.kit.discovery import Role
 from services.kit.errors import InvalidInput
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-MAX_BODY_BYTES = 1 << 18
-_EVENT_ID = r"^(-|\d{1,20}(-\d{1,20})?)$"
+EVENT_ID = r"^(-|\d{1,20}(-\d{1,20})?)$"
+_MAX_ROWS = 10**15
 
 
-async def spec_body(request: Request) -> bytes:
-    """The raw body of a submission. Raises InvalidInput when it is too large."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidInput(f"the JobSpec is larger than {MAX_BODY_BYTES} bytes")
-    return body
+async def _raw_body(request: Request) -> bytes:
+    return await request.body()
 
 
-@router.post("", status_code=201)
+@router.post(
+    "", status_code=201, responses={200: {"model": JobSize, "description": "With dry_run."}}
+)
 def submit(
     gateway: Parts,
+    who: Operator,
+    request: Request,
     response: Response,
-    body: Annotated[bytes, Depends(spec_body)],
+    body: Annotated[bytes, Depends(_raw_body)],
     content_type: Annotated[str, Header(include_in_schema=False)] = "",
-    idempotency_key: Annotated[str, Header(max_length=200)] = "",
-) -> JobView:
+    key: Key = "",
+    dry_run: Annotated[bool, Query(description="Only say what the job would take.")] = False,
+    assumed_rows: Annotated[
+        int, Query(ge=1, le=_MAX_ROWS, description="Dry run: rows of a table without a bound.")
+    ] = sizing.ASSUMED_ROWS,
+    tenant: Annotated[TenantName | None, Query(description="Default: the caller's own.")] = None,
+) -> JobView | JobSize:
     """Starts a job from a JobSpec in YAML or JSON. The same Idempotency-Key and body give the same
-    job.
+    job. With `dry_run` nothing starts: the answer is the job's size and whether it has room.
     """
-    spec = _parse(body, content_type)
+    spec, home = _parse(body, content_type), who.home(tenant)
     admission.check(spec)
-    record, created = gateway.store.create(new_record(spec, gateway.clock()), idempotency_key, body)
+    record = new_record(spec, gateway.clock(), home)
+    if dry_run:
+        response.status_code = 200
+        return _size(gateway, record, assumed_rows)
+    record, created = gateway.store.create(record, key, body, room(gateway, home))
     if created:
-        gateway.registry.emit(record.id, "submitted", f"job {record.id} was submitted")
-        gateway.wake()
+        asked(gateway, record.id, "submitted", f"job {record.id} was submitted")
+    request.state.job = record.id  # for the audit log
     response.headers["Location"] = f"/v1/jobs/{record.id}"
-    return _view(gateway, record)
+    return view(gateway, record, response)
 
 
 @router.get("")
-def list_jobs(gateway: Parts, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JobList:
-    """Jobs, newest first."""
-    return JobList(jobs=[_view(gateway, record) for record in gateway.store.newest(limit)])
+def list_jobs(
+    gateway: Parts,
+    who: Viewer,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[
+        str, Query(max_length=200, description="`next` of the page before this one.")
+    ] = "",
+) -> JobList:
+    """Jobs the caller may see, newest first, page by page."""
+    records = gateway.store.page(who.tenant, limit + 1, cursor)
+    page, more = records[:limit], len(records) > limit
+    return JobList(
+        jobs=[look(gateway, record) for record in page], next=page[-1].id if more else None
+    )
 
 
 @router.get("/{job}")
-def get(gateway: Parts, job: str) -> JobView:
-    """The job as it stands now, with its processes."""
-    return _view(gateway, gateway.store.get(job))
+def get(gateway: Parts, who: Viewer, response: Response, job: str) -> JobView:
+    """The job as it stands now, with its processes. ETag names the record's version."""
+    return view(gateway, gateway.job(who, job), response)
 
 
 @router.post("/{job}:cancel", status_code=202)
-def cancel(gateway: Parts, job: str) -> JobView:
+def cancel(
+    gateway: Parts, who: Operator, response: Response, conditions: Conditional, job: str
+) -> JobView:
     """Stops the job for good; its checkpoints stay."""
-    record = gateway.store.update(job, lambda r: commands.cancel(r, gateway.clock()))
-    return _asked(gateway, record, "cancel", "cancellation was asked for")
+    before = gateway.job(who, job)
+    change = conditions.on(lambda r: commands.cancel(r, gateway.clock()), "cancel")
+    record = gateway.store.update(job, own(who, change))
+    if record.version != before.version:
+        asked(gateway, job, "cancel", "cancellation was asked for")
+    return view(gateway, record, response)
 
 
 @router.post("/{job}:scale", status_code=202)
-def scale(gateway: Parts, job: str, body: ScaleRequest) -> JobView:
+def scale(
+    gateway: Parts,
+    who: Operator,
+    response: Response,
+    conditions: Conditional,
+    job: str,
+    body: ScaleRequest,
+) -> JobView:
     """Goes on with another number of trainers, from a checkpoint that is taken first."""
-    record = gateway.store.update(job, lambda r: commands.scale(r, body.trainers, gateway.clock()))
-    return _asked(gateway, record, "scale", f"{body.trainers} trainers were asked for")
+    change = conditions.on(
+        lambda r: commands.scale(r, body.trainers, gateway.clock()), f"scale {body.trainers}"
+    )
+    before = gateway.job(who, job)
+    record = gateway.store.update(job, own(who, change), room(gateway, before.tenant))
+    if record.version != before.version:
+        asked(gateway, job, "scale", f"{body.trainers} trainers were asked for")
+    return view(gateway, record, response)
 
 
 @router.get("/{job}/events")
 def events(
-    gateway: Parts, job: str, after: Annotated[str, Query(pattern=_EVENT_ID)] = "-"
+    gateway: Parts, who: Viewer, job: str, after: Annotated[str, Query(pattern=EVENT_ID)] = "-"
 ) -> EventList:
     """What happened to the job, oldest first; `after` the id of an event gives only later ones."""
-    gateway.store.get(job)
+    gateway.job(who, job)
     return EventList(
         events=[EventView.model_validate(e) for e in gateway.registry.events(job, after)]
     )
@@ -94,6 +135,7 @@ def events(
 @router.get("/{job}/logs", response_class=PlainTextResponse)
 def logs(
     gateway: Parts,
+    who: Viewer,
     job: str,
     role: Role = Role.TRAINER,
     rank: Annotated[int, Query(ge=0, le=65_535)] = 0,
@@ -101,22 +143,49 @@ def logs(
     generation: Annotated[int | None, Query(ge=1)] = None,
 ) -> str:
     """The last `tail` lines of a process; of the newest generation unless another is named."""
-    record = gateway.store.get(job)
+    record = gateway.job(who, job)
     wanted = record.generation if generation is None else generation
     return gateway.target.logs(job, wanted, role, rank, tail)
 
 
-def _asked(gateway: Gateway, record: JobRecord, kind: str, message: str) -> JobView:
-    gateway.registry.emit(record.id, kind, message)
+def own(who: Identity, change: commands.Change) -> commands.Change:
+    """`change` of a job that exists for the caller."""
+    return lambda record: change(visible(who, record))
+
+
+def room(gateway: Gateway, tenant: str) -> Admit | None:
+    """What asks whether the tenant's quota has room for a changed job; None: it has no bounds."""
+    quota = gateway.tenancy.quota(tenant) or gateway.access.quota
+    return quotas.within(tenant, quota) if quota != Quota() else None
+
+
+def asked(gateway: Gateway, job: str, kind: str, message: str) -> None:
+    """Notes a change that a user asked for, and lets the reconciler look at once."""
+    gateway.registry.emit(job, kind, message)
     gateway.wake()
-    return _view(gateway, record)
 
 
-def _view(gateway: Gateway, record: JobRecord) -> JobView:
+def look(gateway: Gateway, record: JobRecord) -> JobView:
+    """The job as it stands now; progress and processes are looked up while it lives."""
     if record.state.final or record.generation == 0:
         return job_view(record)
     members = gateway.registry.members(record.id, record.generation)
     return job_view(record, members, gateway.registry.latest_checkpoint(record.id))
+
+
+def view(gateway: Gateway, record: JobRecord, response: Response) -> JobView:
+    """The job as it stands now; the response gets its ETag."""
+    response.headers["ETag"] = commands.etag(record)
+    return look(gateway, record)
+
+
+def _size(gateway: Gateway, record: JobRecord, assumed_rows: int) -> JobSize:
+    """Room is judged as a submission would be, whatever rows the caller assumes."""
+    bound = gateway.tenancy.quota(record.tenant) or gateway.access.quota
+    wanted = quotas.used([*gateway.store.active(record.tenant), record])
+    found = quotas.shortages(record.tenant, bound, wanted)
+    sized = sizing.size(record.job_spec, assumed_rows)
+    return sized.model_copy(update={"admitted": not found, "shortages": found})
 
 
 def _parse(body: bytes, content_type: str) -> jobspec.JobSpec:

@@ -8,7 +8,7 @@ import prometheus_client
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from gateway.deps import Parts
+from gateway.deps import Parts, Viewer
 from services.kit.errors import Unavailable
 
 router = APIRouter(tags=["operations"])
@@ -27,7 +27,7 @@ def readyz(gateway: Parts) -> str:
     return "ready\n"
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 def metrics(gateway: Parts) -> Response:
     """The gateway's own metrics."""
     try:
@@ -39,14 +39,14 @@ def metrics(gateway: Parts) -> Response:
 
 
 @router.get("/v1/services/prometheus")
-def prometheus(gateway: Parts) -> list[dict[str, Any]]:
-    """Every process of every active job, in the form of Prometheus's http_sd_configs."""
+def prometheus(gateway: Parts, who: Viewer) -> list[dict[str, Any]]:
+    """Every process of every active job the caller may see, as Prometheus's http_sd_configs."""
     return [
         {
             "targets": [member.metrics_address],
             "labels": {"job": record.id, "role": str(member.role), "rank": str(member.rank)},
         }
-        for record in gateway.store.active()
+        for record in gateway.store.active(who.tenant)
         for member in gateway.registry.members(record.id, record.generation)
         if member.metrics_address
     ]

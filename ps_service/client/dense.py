@@ -18,6 +18,7 @@ from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.tables import NO_OPTIONS, UpdateOptions
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.rpc_metrics import ClientMetrics
+from services.kit.tls import Tls
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -66,6 +67,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
         metrics: ClientMetrics | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """See `Peers`."""
         super().__init__(
@@ -78,6 +80,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             timeout=timeout,
             stop=stop,
             metrics=metrics,
+            tls=tls,
         )
         self._places: list[slice] = []  # of each block in the flat array
         self._versions = [0] * len(self)  # of each block, as of the values read last

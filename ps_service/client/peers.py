@@ -17,6 +17,7 @@ import grpc
 from services.kit import rpc
 from services.kit.rpc import Call
 from services.kit.rpc_metrics import ClientMetrics
+from services.kit.tls import Tls
 from services.wire import ps_pb2
 
 CALL_SECONDS = 150.0  # longer than a server waits for missing trainers, so that its answer arrives
@@ -40,13 +41,14 @@ class Peers(Generic[StubT]):
         rank: int,
         timeout: float,
         stop: threading.Event | None,
-        metrics: ClientMetrics | None,
+        metrics: ClientMetrics | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
         configure; `metrics` counts bytes.
         """
         self.names = [f"{role} {i} at {a}" for i, a in enumerate(addresses)]
-        self._channels = [rpc.connect(a, metrics) for a in addresses]
+        self._channels = [rpc.connect(a, tls, metrics) for a in addresses]
         self.stubs = [stub(c) for c in self._channels]
         self._generation, self._epoch, self._rank = generation, epoch, rank
         self._timeout, self._stop = timeout, stop

@@ -18,6 +18,7 @@ from ps_service.client.plan import KeyPlan, ShardSlice
 from ps_service.tables import TableSpec
 from services.kit.errors import InvalidInput
 from services.kit.rpc_metrics import ClientMetrics
+from services.kit.tls import Tls
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -53,6 +54,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         rank: int,
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
+        tls: Tls | None = None,
         clock: Callable[[], float] = time.time,
         values: str = "fp32",
         metrics: ClientMetrics | None = None,
@@ -72,6 +74,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             timeout=timeout,
             stop=stop,
             metrics=metrics,
+            tls=tls,
         )
 
     def configure(self, tables: Sequence[TableSpec], seed: int) -> int:

@@ -94,13 +94,48 @@ class JobView(View):
     result: Result | None = None
     checkpoint: CheckpointView | None = None  # the newest complete one
     members: list[MemberView] = Field(default_factory=list)
-    version: int = 0  # grows with every change of the record
+    version: int = 0  # grows with every change of the record; the ETag
+    tenant: str = ""  # for whom it runs
 
 
 class JobList(View):
-    """Jobs, newest first."""
+    """One page of jobs, newest first."""
 
     jobs: list[JobView]
+    next: str | None = None  # `cursor` of the next page; None: this is the last
+
+
+class TableSize(View):
+    """What an embedding table will take."""
+
+    name: str
+    dim: int
+    rows: int
+    rows_from: str  # eviction or bucketize: the spec bounds them; assumed: nothing does
+    row_bytes: int  # weights, optimizer state, meta, and the index's share
+    bytes: int
+
+
+class StepSize(View):
+    """What one trainer moves in a step at most, all keys distinct."""
+
+    keys: int
+    pull_bytes: int
+    push_bytes: int
+
+
+class JobSize(View):
+    """The answer to a dry run: what the job would take, and whether it would be admitted."""
+
+    tables: list[TableSize]
+    rows: int
+    memory_bytes: int  # of all shards' rows and filters
+    shards: int
+    shard_memory_bytes: int  # of the largest shard
+    trainers: int
+    step: StepSize
+    admitted: bool = True
+    shortages: list[str] = Field(default_factory=list)  # why it would be refused
 
 
 class EventView(View):

@@ -15,7 +15,7 @@ from services.checkpoint.coordinator import Coordinator
 from services.checkpoint.metrics import CheckpointMetrics
 from services.checkpoint.scheduler import Scheduler
 from services.checkpoint.servicer import CheckpointServicer
-from services.kit import config, discovery, lifecycle, rpc, telemetry, usage
+from services.kit import config, discovery, lifecycle, rpc, telemetry, tls, usage
 from services.kit.storage import Storage
 from services.wire import checkpoint_pb2_grpc
 
@@ -32,7 +32,8 @@ def serve(stop: threading.Event) -> None:
     metrics_registry = prometheus_client.CollectorRegistry()
     usage.expose(metrics_registry)
     metrics = CheckpointMetrics(metrics_registry)
-    coordinator = Coordinator(registry, Storage(), metrics, settings, stop)
+    certificates = tls.load()
+    coordinator = Coordinator(registry, Storage(), metrics, settings, stop, certificates)
     scheduler = Scheduler(registry, coordinator, metrics, settings.scan_seconds, stop)
     endpoint = telemetry.TelemetryServer(
         metrics_registry, scheduler.ready, settings.host, settings.metrics_port
@@ -46,6 +47,7 @@ def serve(stop: threading.Event) -> None:
             port=settings.port,
             registry=metrics_registry,
             threads=_THREADS,
+            tls=certificates,
         )
         log.info("serving at %s, metrics at %s", server.address, endpoint.address)
         scheduler.run()

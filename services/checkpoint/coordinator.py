@@ -33,6 +33,7 @@ from services.kit.errors import (
     Unavailable,
 )
 from services.kit.storage import Storage
+from services.kit.tls import Tls
 from services.wire import trainer_pb2
 
 log = logging.getLogger(__name__)
@@ -51,10 +52,12 @@ class Coordinator:
         metrics: CheckpointMetrics,
         settings: CheckpointServiceConfig,
         stop: threading.Event,
+        tls: Tls | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._registry, self._storage, self._metrics = registry, storage, metrics
         self._settings, self._stop, self._clock = settings, stop, clock
+        self._tls = tls
         self._guard = threading.Lock()
         self._turns: weakref.WeakValueDictionary[str, threading.Lock] = (
             weakref.WeakValueDictionary()
@@ -76,7 +79,7 @@ class Coordinator:
                 )
             members = find_members(self._registry, run, spec.resources)
             catalog = Catalog(self._storage, spec.checkpoint.to, job)
-            with Fleet(run, members, self._stop) as fleet:
+            with Fleet(run, members, self._stop, self._tls) as fleet:
                 return self._attempt(run, spec.checkpoint, catalog, fleet)
 
     def complete(self, job: str, to: str) -> list[Checkpoint]:

@@ -24,13 +24,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from services.kit.errors import DeadlineExceeded, InvalidInput, NotFound, Unavailable
+from services.kit.net import without_password
 
 log = logging.getLogger(__name__)
 
@@ -312,11 +312,11 @@ def connect(url: str) -> redis.Redis:
             retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), retries=2),
         )
     except ValueError as error:
-        raise InvalidInput(f"redis_url {_without_password(url)!r}: {error}") from error
+        raise InvalidInput(f"redis_url {without_password(url)!r}: {error}") from error
     try:
         client.ping()
     except redis.RedisError as error:
-        raise Unavailable(f"no Redis at {_without_password(url)}: {error}") from error
+        raise Unavailable(f"no Redis at {without_password(url)}: {error}") from error
     return client
 
 
@@ -339,9 +339,3 @@ def _text(value: bytes | str) -> str:
 
 def _texts(fields: dict[Any, Any]) -> dict[str, str]:
     return {_text(key): _text(value) for key, value in fields.items()}
-
-
-def _without_password(url: str) -> str:
-    """`url` fit for a message."""
-    password = urlsplit(url).password
-    return url.replace(f":{password}@", ":…@") if password else url

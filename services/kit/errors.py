@@ -40,6 +40,49 @@ class Conflict(EmbermeshError):
     http_status = 409
 
 
+class PreconditionFailed(Conflict):
+    """The caller named a version (If-Match) that is not the present one."""
+
+    http_status = 412
+
+
+class Unauthenticated(EmbermeshError):
+    """Nobody can tell who asks: no token, or one that is wrong, expired or revoked."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+    http_status = 401
+    permanent = True
+
+
+class Forbidden(EmbermeshError):
+    """Who asks may not do that."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+    http_status = 403
+    permanent = True
+
+
+class QuotaExceeded(Forbidden):
+    """The tenant's quota leaves no room for it."""
+
+
+class TooLarge(InvalidInput):
+    """The request's body is above the limit."""
+
+    http_status = 413
+
+
+class TooManyRequests(EmbermeshError):
+    """The caller asks too often; `retry_after` seconds later there is room again."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    http_status = 429
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class Damaged(EmbermeshError):
     """Stored bytes fail their checksum or grammar; the message names the file."""
 
@@ -66,6 +109,9 @@ _FAMILY: tuple[type[EmbermeshError], ...] = (
     InvalidInput,
     NotFound,
     Conflict,
+    Unauthenticated,
+    Forbidden,
+    TooManyRequests,
     Damaged,
     Unavailable,
     DeadlineExceeded,

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import prometheus_client
 
-from services.kit import config, errors, lifecycle, telemetry, usage
+from services.kit import config, errors, lifecycle, telemetry, tls, usage
 from services.kit.discovery import Heartbeat, Member, Phase, Registry, Role, Run, connect
+from services.kit.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,15 @@ class MemberConfig:
 class MemberProcess:
     """One running member: its run, its metrics registry, and what it says about itself."""
 
-    def __init__(self, role: Role, settings: MemberConfig, registry: Registry, run: Run) -> None:
-        self.settings, self.registry, self.run = settings, registry, run
+    def __init__(
+        self,
+        role: Role,
+        settings: MemberConfig,
+        registry: Registry,
+        run: Run,
+        tls: Tls | None = None,
+    ) -> None:
+        self.settings, self.registry, self.run, self.tls = settings, registry, run, tls
         self.metrics = prometheus_client.CollectorRegistry()
         usage.expose(self.metrics)
         self._usage = usage.UsageMeter()
@@ -111,7 +119,7 @@ def main(role: Role, body: Callable[[MemberProcess, threading.Event], None]) -> 
             raise errors.Conflict(
                 f"job {run.job} is at generation {run.generation}, not {settings.generation}"
             )
-        process = MemberProcess(role, settings, registry, run)
+        process = MemberProcess(role, settings, registry, run, tls.load())
         failure: BaseException | None = None
         try:
             process.start()

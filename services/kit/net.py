@@ -1,8 +1,9 @@
-"""The address under which others reach a port of this process."""
+"""Addresses: the one under which others reach a port of this process, and URLs fit for messages."""
 
 from __future__ import annotations
 
 import socket
+from urllib.parse import urlsplit
 
 from services.kit.errors import Unavailable
 
@@ -21,3 +22,9 @@ def advertised(host: str) -> str:
         return socket.gethostbyname(name)
     except OSError as error:
         raise Unavailable(f"host {host!r}: this machine's name {name!r} has no address") from error
+
+
+def without_password(url: str) -> str:
+    """`url` fit for a message."""
+    password = urlsplit(url).password
+    return url.replace(f":{password}@", ":…@") if password else url

@@ -24,6 +24,7 @@ import prometheus_client
 from services.kit import errors
 from services.kit.net import advertised
 from services.kit.rpc_metrics import ClientMetrics, RpcMetrics, service_and_verb
+from services.kit.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +99,10 @@ def serve(
     port: int,
     registry: prometheus_client.CollectorRegistry,
     threads: int = 16,
+    tls: Tls | None = None,
 ) -> Server:
-    """Starts a server on host:port (0 = a free port); `register` adds the servicers.
+    """Starts a server on host:port (0 = a free port); `register` adds the servicers. With `tls` it
+    takes calls of peers only.
 
     `threads` bounds the calls in progress: a server whose verbs wait for all trainers needs more of
     them than there are trainers. Raises Unavailable when the port is in use.
@@ -111,7 +114,11 @@ def serve(
     )
     register(server)
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = (
+            server.add_insecure_port(f"{host}:{port}")
+            if tls is None
+            else server.add_secure_port(f"{host}:{port}", tls.server_credentials())
+        )
     except RuntimeError as error:
         reason = "the port is in use, or the address is not this machine's"
         raise errors.Unavailable(f"can't listen on {host}:{port}: {reason}") from error
@@ -119,11 +126,16 @@ def serve(
     return Server(server, f"{advertised(host)}:{bound}")
 
 
-def connect(address: str, metrics: ClientMetrics | None = None) -> grpc.Channel:
+def connect(
+    address: str, tls: Tls | None = None, metrics: ClientMetrics | None = None
+) -> grpc.Channel:
     """A channel to `address`; it connects lazily and reconnects by itself. `metrics` counts its
     calls.
     """
-    channel = grpc.insecure_channel(address, options=_OPTIONS)
+    if tls is not None:
+        channel = tls.channel(address, _OPTIONS)
+    else:
+        channel = grpc.insecure_channel(address, options=_OPTIONS)
     if metrics is not None:
         metrics.watch(channel)
     return channel

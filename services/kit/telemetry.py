@@ -43,6 +43,7 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             **self._fields,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),  # of this line alone: `extra={"fields": {...}}`
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -22,6 +22,7 @@ import uvicorn
 
 from gateway import store as storing
 from gateway.__main__ import assemble
+from gateway.access_config import OPEN_LOOPBACK, AccessConfig
 from gateway.app import create_app
 from gateway.config import GatewayConfig
 from gateway.deps import Gateway
@@ -44,6 +45,9 @@ SPEC: dict[str, Any] = {
     "features": {"sparse": {"C1..C3": {"dim": 4}}},
     "resources": {"sparse_ps": 2, "dense_ps": 1, "trainers": 2},
 }
+
+
+OPEN = AccessConfig(mode=OPEN_LOOPBACK)
 
 
 class FakeTarget:
@@ -241,7 +245,9 @@ def member_target(settings: GatewayConfig) -> LocalTarget:
 
 
 @contextmanager
-def running_gateway(redis_url: str, folder: Path, **settings: Any) -> Iterator[Harness]:
+def running_gateway(
+    redis_url: str, folder: Path, access: AccessConfig = OPEN, **settings: Any
+) -> Iterator[Harness]:
     """A gateway with fake processes; ends with the block."""
     registry = Registry(storing.connect(redis_url))
     root = f"file://{folder}/checkpoints"
@@ -262,7 +268,7 @@ def running_gateway(redis_url: str, folder: Path, **settings: Any) -> Iterator[H
             **settings,
         }
     )
-    gateway, reconciler = assemble(chosen, prometheus_client.CollectorRegistry())
+    gateway, reconciler = assemble(chosen, prometheus_client.CollectorRegistry(), access)
     assert isinstance(gateway.target, FakeTarget)
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(gateway), log_config=None, access_log=False))
@@ -275,8 +281,10 @@ def running_gateway(redis_url: str, folder: Path, **settings: Any) -> Iterator[H
         with httpx.Client(base_url=url, timeout=20, trust_env=False) as http:
             yield Harness(http, gateway, reconciler, gateway.target, checkpoints, spec)
     finally:
+        gateway.closing.set()
         server.should_exit = True
         thread.join()
         reconciler.close()
         gateway.checkpoints.close()
+        gateway.audit.close()
         grpc_server.drain(0)

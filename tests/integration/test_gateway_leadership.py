@@ -36,6 +36,7 @@ from services.kit.errors import Conflict, InvalidInput, Unavailable
 from tests.fixtures.ports import find_free_port
 from tests.fixtures.process import ServerProcess
 from tests.integration.gateway_harness import (
+    OPEN,
     ROOT,
     SPEC,
     FakeTarget,
@@ -53,7 +54,7 @@ def reconcilers(redis_url: str, owners: list[str], lease: float) -> Iterator[lis
     made, parts = [], []
     shared: FakeTarget | None = None
     for owner in owners:
-        gateway, reconciler = assemble(settings, prometheus_client.CollectorRegistry())
+        gateway, reconciler = assemble(settings, prometheus_client.CollectorRegistry(), OPEN)
         assert isinstance(gateway.target, FakeTarget)
         shared = shared or gateway.target
         tools = dataclasses.replace(reconciler._tools, target=shared)
@@ -209,7 +210,7 @@ def gateway_process(redis_url: str, folder: Path, port: int) -> Iterator[subproc
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "gateway"],
-        env={**config.inherited(), **config.environment(settings)},
+        env={**config.inherited(), **config.environment(settings), **config.environment(OPEN)},
         cwd=ROOT,
         stderr=subprocess.PIPE,
     )
@@ -239,7 +240,7 @@ def test_a_killed_gateway_leaves_the_job_running_and_the_next_one_takes_it_up(
         return found is not None and found["state"] == "running" and len(found["members"]) == 4
 
     with gateway_process(redis_url, tmp_path, first) as gateway:
-        wait_for(lambda: view(first, "/v1/jobs") == {"jobs": []}, timeout=30)
+        wait_for(lambda: view(first, "/v1/jobs") == {"jobs": [], "next": None}, timeout=30)
         resources = {"sparse_ps": 2, "dense_ps": 1, "trainers": 1}
         text = yaml.safe_dump({**SPEC, "resources": resources})
         job = httpx.post(
@@ -278,4 +279,4 @@ def test_a_port_in_use_is_named(redis_url: str, tmp_path: Path) -> None:
 def test_an_unknown_target_is_refused(redis_url: str) -> None:
     settings = GatewayConfig(redis_url=redis_url, target="moon")
     with pytest.raises(InvalidInput, match="unknown target 'moon'; known: local"):
-        assemble(settings, prometheus_client.CollectorRegistry())
+        assemble(settings, prometheus_client.CollectorRegistry(), OPEN)

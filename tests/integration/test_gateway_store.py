@@ -83,8 +83,8 @@ def test_an_update_without_a_change_stores_nothing(store: JobStore) -> None:
 
 def test_lists_and_counts_follow_the_states(store: JobStore) -> None:
     old, new = store.save(record(1.0)), store.save(record(2.0))
-    assert [r.id for r in store.newest(10)] == [new.id, old.id]
-    assert [r.id for r in store.newest(1)] == [new.id]
+    assert [r.id for r in store.page("*", 10)] == [new.id, old.id]
+    assert [r.id for r in store.page("*", 1)] == [new.id]
     store.save(dataclasses.replace(old, state=JobState.CANCELLED))
     assert [r.id for r in store.active()] == [new.id]
     assert store.counts() == {"pending": 1, "cancelled": 1}
@@ -102,7 +102,7 @@ def test_the_same_key_and_body_give_the_same_job(store: JobStore) -> None:
         outcomes = list(pool.map(submit, range(6)))
     assert len({job for job, _ in outcomes}) == 1
     assert sum(created for _, created in outcomes) == 1
-    assert len(store.newest(10)) == 1
+    assert len(store.page("*", 10)) == 1
 
 
 def test_a_key_with_another_body_is_refused(store: JobStore) -> None:

@@ -18,11 +18,12 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "deploy.md"]
 
 
 def commands() -> set[str]:
-    return {
+    single = {
         info.name or info.callback.__name__
         for info in app.registered_commands
         if info.callback is not None
     }
+    return single | {str(group.name) for group in app.registered_groups}
 
 
 def test_the_readmes_jobspec_is_accepted() -> None:
@@ -47,6 +48,7 @@ def test_the_criteo_example_is_the_readmes_job() -> None:
 def test_the_tour_of_the_command_line_is_complete() -> None:
     shown = set(re.findall(r"^embermesh ([\w-]+)", README, re.MULTILINE))
     shown |= set(re.findall(r"(?:;   |, )(\w+) JOB", README))
+    shown |= set(re.findall(r";   (tenant) quota", README))
     assert shown == commands()
     assert typer.main.get_command(app).name == "embermesh"
 
