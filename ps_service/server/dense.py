@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -18,13 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import _native, codec
+from ps_service.ranges import BatchRange, position_to_proto
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
-from ps_service.server.barrier import StepBarrier
+from ps_service.server.barrier import Fenced, StepBarrier
 from ps_service.server.metrics import DenseMetrics
 from ps_service.server.pending import PendingSnapshot
+from ps_service.server.ranges import RangeTable, starts_of
 from ps_service.server.snapshot import DensePlace, DenseSnapshot
 from ps_service.tables import UpdateOptions
+from services.api import manifest as manifests
+from services.api.manifest import PositionEntry
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.storage import Storage
 from services.kit.telemetry import timed
@@ -41,6 +46,7 @@ class _State:
 
     place: DensePlace
     block: _native.DenseBlock
+    ranges: RangeTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +54,8 @@ class _Gradient:
     """One trainer's validated push."""
 
     samples: int
+    incarnation: int
+    range: BatchRange | None
     grads: NDArray[np.float32]
     pause: bool
 
@@ -116,9 +124,19 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         """See ps.proto. A repeated push gets the reply of the first, `pause` included."""
         state = self._admitted(request.caller)
         grads = codec.unpack_floats(request.grads, "grads", state.place.size)
-        gradient = _Gradient(request.samples, grads, request.pause)
-        with timed(self._metrics.barrier):
-            outcome = self._barrier.arrive(request.caller.rank, request.caller.step, gradient)
+        caller = request.caller
+        rows = BatchRange.from_proto(request.range) if request.HasField("range") else None
+        gradient = _Gradient(request.samples, caller.incarnation, rows, grads, request.pause)
+        try:
+            if rows is not None:
+                state.ranges.check(rows, caller.incarnation)
+            with timed(self._metrics.barrier):
+                outcome = self._barrier.arrive(
+                    caller.rank, caller.step, gradient, caller.incarnation
+                )
+        except Fenced:
+            self._metrics.ranges.labels("fenced").inc()
+            raise
         if outcome.duplicate:
             self._metrics.duplicate_pushes.inc()
         stepped = outcome.result
@@ -131,17 +149,34 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
     ) -> ps_pb2.LeaveReply:
         """See ps.proto."""
         self._assignment.admit(request.caller)
-        return ps_pb2.LeaveReply(remaining=self._barrier.leave(request.caller.rank))
+        caller = request.caller
+        return ps_pb2.LeaveReply(remaining=self._barrier.leave(caller.rank, caller.incarnation))
+
+    def Claim(
+        self, request: ps_pb2.ClaimRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.ClaimReply:
+        """See ps.proto."""
+        state, caller = self._admitted(request.caller), request.caller
+        first = self._barrier.join(caller.rank, caller.step + 1, caller.incarnation)
+        applied = state.ranges.claim(starts_of(request), caller.incarnation)
+        return ps_pb2.ClaimReply(applied=applied, step=first - 1)
+
+    def expel(self, rank: int, incarnation: int) -> None:
+        """Every process of trainer `rank` before `incarnation` is dead."""
+        self._barrier.expel(rank, incarnation)
 
     def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.BeginSnapshotReply:
         """See ps.proto."""
         state = self._admitted(request.caller)
-        begun = self._pending.begin(
-            request.uri, lambda: DenseSnapshot(state.block, state.place, self._assignment)
+        applied = state.ranges.positions()
+        self._pending.begin(
+            request.uri, lambda: DenseSnapshot(state.block, state.place, self._assignment, applied)
         )
-        return ps_pb2.BeginSnapshotReply(version=begun.version)
+        return ps_pb2.BeginSnapshotReply(
+            version=self._barrier.last_step, applied=map(position_to_proto, applied)
+        )
 
     def Snapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
@@ -198,14 +233,16 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
             )
         except ValueError as error:
             raise InvalidInput(f"dense: {error}") from error
+        positions: Sequence[PositionEntry] = ()
         if self._assignment.restore:
+            positions = manifests.read(self._storage, self._assignment.restore).positions
             block = snapshot.read_dense(
                 self._storage, self._assignment.restore, place, self._assignment
             )
             log.info("restored %d parameters from %s", place.size, self._assignment.restore)
         self._metrics.parameters.set(place.size)
         self._metrics.version.set_function(lambda: float(block.step))
-        return _State(place, block)
+        return _State(place, block, RangeTable(self._metrics.ranges, positions))
 
     def _admitted(self, caller: ps_pb2.Caller) -> _State:
         self._assignment.admit(caller)
@@ -214,14 +251,18 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         return self._state
 
     def _apply(self, gradients: list[tuple[int, _Gradient]]) -> _Stepped:
-        """Averages over samples in rank order; a step without any samples changes nothing."""
+        """Averages over samples in rank order; a step without any samples changes nothing.
+
+        A range that a trainer which died had given to this block before counts no second time.
+        """
         state = self._state
         assert state is not None  # pushes come after Configure
-        total = sum(g.samples for _, g in gradients)
+        fresh = [g for _, g in gradients if state.ranges.take(g)]
+        total = sum(g.samples for g in fresh)
         if total > 0:
             with timed(self._metrics.apply):
                 mean = np.zeros(state.place.size, dtype=np.float32)
-                for _, gradient in gradients:
+                for gradient in fresh:
                     mean += gradient.grads * np.float32(gradient.samples / total)
                 state.block.apply(mean)
         values = codec.pack_floats(state.block.values())

@@ -48,6 +48,13 @@ class SparseMetrics:
             "Repeated pushes that were acknowledged, not applied.",
             registry=registry,
         )
+        self.ranges = prometheus_client.Counter(
+            "embermesh_sparse_ranges_total",
+            "Ranges of source rows pushed, by outcome: applied, duplicate (had been applied "
+            "before), fenced (from a trainer that had been replaced).",
+            ["outcome"],
+            registry=registry,
+        )
         self.staleness = prometheus_client.Histogram(
             "embermesh_sparse_staleness_steps",
             "Steps between the read of rows and the write of their gradient.",
@@ -158,6 +165,13 @@ class DenseMetrics:
         self.duplicate_pushes = prometheus_client.Counter(
             "embermesh_dense_duplicate_pushes_total",
             "Repeated pushes that were answered, not applied.",
+            registry=registry,
+        )
+        self.ranges = prometheus_client.Counter(
+            "embermesh_dense_ranges_total",
+            "Ranges of source rows pushed, by outcome: applied, duplicate (had been applied "
+            "before), fenced (from a trainer that had been replaced).",
+            ["outcome"],
             registry=registry,
         )
         self.apply = prometheus_client.Histogram(
