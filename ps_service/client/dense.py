@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from ps_service import codec
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
+from ps_service.ranges import BatchRange
 from ps_service.tables import NO_OPTIONS, UpdateOptions
+from services.api.manifest import PositionEntry
 from services.kit.errors import Conflict, InvalidInput
 from services.wire import ps_pb2, ps_pb2_grpc
 
@@ -38,6 +40,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         generation: int,
         epoch: int,
         rank: int,
+        incarnation: int = 0,
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
     ) -> None:
@@ -49,6 +52,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             generation=generation,
             epoch=epoch,
             rank=rank,
+            incarnation=incarnation,
             timeout=timeout,
             stop=stop,
         )
@@ -89,10 +93,16 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         return self._join(self.ask_all(lambda stub: stub.Pull, request))
 
     def push(
-        self, grads: NDArray[np.float32], *, step: int, samples: int, pause: bool
+        self,
+        grads: NDArray[np.float32],
+        *,
+        step: int,
+        samples: int,
+        pause: bool,
+        rows: BatchRange | None = None,
     ) -> DenseStep:
-        """Pushes this trainer's mean gradient (n,) over `samples` rows; returns once all trainers'
-        is applied.
+        """Pushes this trainer's mean gradient (n,) over `samples` rows, which are `rows` (None for
+        none); returns once all trainers' is applied.
         """
         places = self._configured()
         if grads.shape != (places[-1].stop,):
@@ -103,11 +113,16 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
                 samples=samples,
                 grads=codec.pack_floats(grads[place]),
                 pause=pause,
+                range=rows.to_proto() if rows is not None else None,
             )
             for place in places
         )
         replies = self.ask(lambda stub: stub.Push, requests)
         return DenseStep(self._join(replies), replies[0].version, replies[0].pause)
+
+    def claim(self, starts: Sequence[PositionEntry], *, step: int) -> list[ps_pb2.ClaimReply]:
+        """Takes source partitions over, to go on after `step`; see `client.claim`."""
+        return self.ask_all(lambda stub: stub.Claim, self.claim_request(starts, step))
 
     def leave(self, step: int) -> None:
         """Says on all blocks that this trainer takes no step after `step`."""

@@ -91,10 +91,10 @@ class RangeTable:
     ) -> Result | None:
         """`action()` if the range is the partition's next one, None if it was applied before.
 
-        It counts only when `action` succeeds. Raises Conflict for a partition that nobody claimed
-        and for a range that would skip or double rows, Fenced for a replaced incarnation.
+        It counts only when `action` succeeds. Raises Conflict for a range that would skip or double
+        rows, Fenced for a replaced incarnation.
         """
-        entry = self._claimed(batch)
+        entry = self._entry(batch)
         with entry.lock:
             self._check_owner(entry, incarnation)
             if not _is_next(batch, place_of(entry.position)):
@@ -117,7 +117,7 @@ class RangeTable:
 
     def check(self, batch: BatchRange, incarnation: int) -> None:
         """Raises what `apply` would raise for the range now."""
-        entry = self._claimed(batch)
+        entry = self._entry(batch)
         with entry.lock:
             self._check_owner(entry, incarnation)
             _is_next(batch, place_of(entry.position))
@@ -127,14 +127,15 @@ class RangeTable:
         with self._guard:
             return [self._entries[name].position for name in sorted(self._entries)]
 
-    def _claimed(self, batch: BatchRange) -> _Entry:
+    def _entry(self, batch: BatchRange) -> _Entry:
+        """The partition's entry; one that nobody claimed begins with its first range."""
         with self._guard:
             entry = self._entries.get(batch.partition)
-        if entry is None:
-            raise Conflict(
-                f"a range of {batch.partition!r} comes, but nobody claimed the partition"
-            )
-        return entry
+            if entry is None:
+                major, minor = batch.first
+                start = PositionEntry(partition=batch.partition, major=major, minor=minor)
+                entry = self._entries[batch.partition] = _Entry(start)
+            return entry
 
     def _check_owner(self, entry: _Entry, incarnation: int) -> None:
         if incarnation < entry.incarnation:

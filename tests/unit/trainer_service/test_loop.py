@@ -32,6 +32,7 @@ def batch(minor: int, rows: int = 3) -> Batch:
         dense=np.zeros((rows, 1), np.float32),
         keys=np.arange(rows, dtype=np.uint64),
         offsets=np.arange(rows + 1, dtype=np.int32),
+        first=(0, minor - 1),
         next=PositionEntry(partition="lane-00", major=0, minor=minor),
     )
 
