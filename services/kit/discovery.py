@@ -21,7 +21,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -92,6 +92,11 @@ class Member:
         return cls(**{**fields, "role": Role(fields["role"]), "phase": Phase(fields["phase"])})
 
 
+def incarnation_of(incarnations: Sequence[int], role: Role, rank: int) -> int:
+    """Which process of a place works, `incarnations` being those of the trainers (see Run)."""
+    return incarnations[rank] if role == Role.TRAINER and rank < len(incarnations) else 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """One attempt (generation) of a job: everything its processes need to configure themselves."""
@@ -109,7 +114,7 @@ class Run:
 
     def incarnation(self, role: Role, rank: int) -> int:
         """Of the process that has this place now."""
-        return self.incarnations[rank] if role == Role.TRAINER and self.incarnations else 0
+        return incarnation_of(self.incarnations, role, rank)
 
 
 @dataclasses.dataclass(frozen=True)

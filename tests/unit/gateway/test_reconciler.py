@@ -23,7 +23,9 @@ NEWEST = Checkpoint("000004", "file://c/a-1/000004/manifest.json", 1.0, 10, 20, 
 TAKEN = CheckpointView(id="000005", uri="file://c/a-1/000005/manifest.json", created=2.0)
 
 
-def make_spec(checkpoint: bool = True, max_restarts: int = 2) -> dict[str, Any]:
+def make_spec(
+    checkpoint: bool = True, max_restarts: int = 2, mode: str = "hybrid"
+) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": "a",
         "model": {"name": "lr"},
@@ -31,18 +33,21 @@ def make_spec(checkpoint: bool = True, max_restarts: int = 2) -> dict[str, Any]:
         "features": {"sparse": {"C1": {}}},
         "resources": {"sparse_ps": 2, "dense_ps": 1, "trainers": 2},
         "max_restarts": max_restarts,
+        "training": {"mode": mode},
     }
     if checkpoint:
         document["checkpoint"] = {"to": "file://c"}
     return jobspec.validate(document).model_dump(mode="json")
 
 
-def job(state: JobState, *, checkpoint: bool = True, **changes: Any) -> JobRecord:
+def job(
+    state: JobState, *, checkpoint: bool = True, mode: str = "hybrid", **changes: Any
+) -> JobRecord:
     generation = 0 if state == JobState.PENDING else 3
     base = JobRecord(
         id="a-1",
         name="a",
-        spec=make_spec(checkpoint),
+        spec=make_spec(checkpoint, mode=mode),
         created=1.0,
         updated=1.0,
         since=1000.0,
@@ -142,7 +147,7 @@ def failed(member: int, error: str, permanent: bool = False) -> Seen:
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])
 def test_a_failed_member_restarts_the_job_from_the_newest_checkpoint(state: JobState) -> None:
     look = dataclasses.replace(failed(3, "lost connection"), newest=NEWEST)
-    result = step(job(state, restarts=1), look, 2000.0, LIMITS)
+    result = step(job(state, restarts=1, mode="sync"), look, 2000.0, LIMITS)
     record = result.record
     assert (record.state, record.becomes) == (JobState.STOPPING, JobState.PENDING)
     assert (record.restarts, record.restore) == (2, NEWEST.uri)
@@ -194,7 +199,8 @@ def ended(code: int | None, words: str = "") -> Seen:
     ],
 )
 def test_a_process_without_a_last_word_is_described(code: int | None, text: str) -> None:
-    result = step(job(JobState.RUNNING), ended(code, "last line\n"), 2000.0, LIMITS)
+    record = job(JobState.RUNNING, mode="sync")
+    result = step(record, ended(code, "last line\n"), 2000.0, LIMITS)
     assert (result.record.becomes, result.record.error) == (JobState.PENDING, text)
 
 
@@ -203,7 +209,7 @@ def test_exit_code_2_is_permanent_even_without_a_lease() -> None:
 
 
 def test_a_live_process_without_lease_is_dead_only_after_the_silence_bound() -> None:
-    record = job(JobState.RUNNING)
+    record = job(JobState.RUNNING, mode="sync")
     assert step(record, seen(silent={(Role.TRAINER, 0): 29.0}), 2000.0, LIMITS) == Step(record)
     result = step(record, seen(silent={(Role.TRAINER, 0): 31.0}), 2000.0, LIMITS)
     assert result.record.becomes == JobState.PENDING
@@ -211,8 +217,130 @@ def test_a_live_process_without_lease_is_dead_only_after_the_silence_bound() -> 
 
 
 def test_a_process_the_target_lost_is_a_failure() -> None:
-    result = step(job(JobState.RUNNING), seen(processes=alive()[:-1]), 2000.0, LIMITS)
-    assert result.record.error == "trainer 1 has vanished"
+    for mode, lost, name in (("sync", 4, "trainer 1"), ("hybrid", 2, "dense-ps 0")):
+        left = tuple(p for i, p in enumerate(alive()) if i != lost)
+        result = step(job(JobState.RUNNING, mode=mode), seen(processes=left), 2000.0, LIMITS)
+        assert result.record.error == f"{name} has vanished"
+
+
+# ---- replacement of trainers
+
+
+def with_trainer(
+    incarnation: int, *, phase: Phase | None = Phase.READY, is_alive: bool = True
+) -> Seen:
+    """Trainer 1 is of that incarnation; without a phase it has no lease."""
+    process = Process(Role.TRAINER, 1, is_alive, None if is_alive else -9, "", incarnation)
+    member = Member("a-1", 3, Role.TRAINER, 1, phase=phase or Phase.READY, incarnation=incarnation)
+    there = (*members()[:-1], member) if phase else members()[:-1]
+    return seen(processes=(*alive()[:-1], process), members=there)
+
+
+def replaced_job(**changes: Any) -> JobRecord:
+    """Its trainer 1 is incarnation 2, decided on at 1990."""
+    fields = {"incarnations": (1, 2), "restarts": 2, "replaced_at": 1990.0, **changes}
+    return job(JobState.RUNNING, **fields)
+
+
+@pytest.mark.parametrize(
+    ("look", "text"),
+    [
+        (ended(-9, "bye\n"), "trainer 1: killed by SIGKILL; its log ends:\nbye"),
+        (failed(4, "no broker"), "trainer 1: no broker"),
+        (seen(silent={(Role.TRAINER, 1): 31.0}), "trainer 1: has not renewed its lease for 31 s"),
+        (seen(processes=alive()[:-1]), "trainer 1 has vanished"),
+    ],
+)
+def test_in_hybrid_a_dead_trainer_becomes_the_next_incarnation(look: Seen, text: str) -> None:
+    result = step(job(JobState.RUNNING, restarts=1), look, 2000.0, LIMITS)
+    record = result.record
+    assert (record.state, record.generation, record.restarts) == (JobState.RUNNING, 3, 2)
+    assert (record.incarnations, record.replaced_at) == ((0, 1), 2000.0)
+    assert event(result).message == f"trainer 1 becomes incarnation 1 (restart 2 of 2): {text}"
+
+
+def test_every_replacement_has_a_number_above_all_before() -> None:
+    dead = [dataclasses.replace(p, alive=False, exit_code=-9) for p in alive()]
+    look = seen(processes=(*alive()[:3], *dead[3:]))
+    record = step(job(JobState.RUNNING), look, 2000.0, LIMITS).record
+    assert (record.incarnations, record.restarts) == ((1, 2), 2)
+
+
+def test_a_replacement_is_published_then_started_until_it_is_seen() -> None:
+    present = dataclasses.replace(run(), incarnations=[1, 2])
+    gone = with_trainer(0, is_alive=False)
+    there = dataclasses.replace(
+        gone,
+        processes=(
+            *with_trainer(1).processes[:3],
+            Process(Role.TRAINER, 0, True, incarnation=1),
+            gone.processes[-1],
+        ),
+    )
+    record = replaced_job()
+    assert step(record, there, 2000.0, LIMITS).actions == (PublishRun(), Start())
+    published = dataclasses.replace(there, run=present)
+    assert step(record, published, 2000.0, LIMITS).actions == (Start(),)
+
+
+def only_trainer_1_replaced() -> JobRecord:
+    return replaced_job(incarnations=(0, 2))
+
+
+def test_what_the_dead_left_behind_counts_for_nothing() -> None:
+    """Neither its process nor the last word in its lease."""
+    old = dataclasses.replace(members()[-1], phase=Phase.FAILED, error="killed")
+    look = with_trainer(2)
+    look = dataclasses.replace(
+        look, members=(*look.members[:-1], old), run=dataclasses.replace(run(), incarnations=[0, 2])
+    )
+    record = only_trainer_1_replaced()
+    assert step(record, look, 2000.0, LIMITS) == Step(record)
+
+
+def test_a_replacement_that_does_not_come_up_is_replaced_or_fails_the_job() -> None:
+    record = only_trainer_1_replaced()
+    published = dataclasses.replace(run(), incarnations=[0, 2])
+    for phase in (None, Phase.STARTING):
+        look = dataclasses.replace(with_trainer(2, phase=phase), run=published)
+        assert step(record, look, 2090.0, LIMITS) == Step(record)
+        result = step(dataclasses.replace(record, restarts=1), look, 2091.0, LIMITS)
+        assert result.record.incarnations == (0, 3)
+        assert "trainer 1: replacement not ready after 100 s" in event(result).message
+        assert step(record, look, 2091.0, LIMITS).record.becomes == JobState.FAILED
+    silent = dataclasses.replace(look, members=members()[:-1], silent={(Role.TRAINER, 1): 5.0})
+    assert step(record, silent, 9000.0, LIMITS) == Step(record), "silence has its own patience"
+
+
+@pytest.mark.parametrize("look", [failed(4, "no column C9", True), failed(0, "gone")])
+def test_a_permanent_failure_and_one_of_a_server_replace_nobody(look: Seen) -> None:
+    assert step(job(JobState.RUNNING), look, 2000.0, LIMITS).record.state == JobState.STOPPING
+
+
+def test_a_server_and_a_trainer_that_failed_together_restart_the_job() -> None:
+    both = dataclasses.replace(ended(-9), members=failed(0, "gone").members)
+    result = step(job(JobState.RUNNING), both, 2000.0, LIMITS)
+    assert (result.record.becomes, result.record.error) == (JobState.PENDING, "sparse-ps 0: gone")
+
+
+def test_a_trainer_that_dies_before_the_job_runs_restarts_it() -> None:
+    assert (
+        step(job(JobState.STARTING), ended(-9), 1001.0, LIMITS).record.becomes == JobState.PENDING
+    )
+
+
+def test_the_next_generation_begins_with_first_incarnations() -> None:
+    waiting = job(JobState.PENDING, generation=3, incarnations=(0, 2), replaced_at=1990.0)
+    record = step(waiting, Seen(), 2000.0, LIMITS).record
+    assert (record.incarnations, record.replaced_at) == ((), 0.0)
+
+
+def test_a_job_that_stops_waits_for_replaced_processes_too() -> None:
+    stopping = dataclasses.replace(
+        only_trainer_1_replaced(), state=JobState.STOPPING, becomes=JobState.CANCELLED
+    )
+    look = seen(run=run(active=False), processes=(Process(Role.TRAINER, 1, alive=True),))
+    assert kinds(step(stopping, look, 1001.0, LIMITS)) == ["stop"]
 
 
 # ---- running and the end
