@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from gateway.progress import progress_of
 from gateway.record import JobRecord
 from services.api.views import CheckpointView, JobState, JobView, MemberView
-from services.kit.discovery import Checkpoint, Member
+from services.kit.discovery import Checkpoint, Member, incarnation_of
 
 
 def job_view(
     record: JobRecord, members: Sequence[Member] = (), newest: Checkpoint | None = None
 ) -> JobView:
     """The job as users see it; progress is live while it runs, and what the last generation left
-    otherwise.
+    otherwise. Of a trainer that was replaced only the replacement counts.
     """
+    members = [
+        m for m in members if m.incarnation == incarnation_of(record.incarnations, m.role, m.rank)
+    ]
     live = bool(members) and record.state == JobState.RUNNING
     checkpoint = record.checkpoint if newest is None else checkpoint_view(newest)
     return JobView(
