@@ -85,6 +85,7 @@ class Feeder:
                 self.produced = rows.stop
 
 
+@pytest.mark.timeout(480)  # 80 s on a quiet machine, most of it the start of eleven trainers
 def test_trainers_killed_at_random_neither_skip_nor_double_a_row(
     cluster: LocalCluster, kafka_broker: KafkaBroker, client: Client, tmp_path: Path
 ) -> None:
@@ -107,11 +108,13 @@ def test_trainers_killed_at_random_neither_skip_nor_double_a_row(
     until(lambda: client.get(job.id).state == JobState.RUNNING, seconds=90, what="the start")
     chance, idle = random.Random(20), threading.Event()
     for kill in range(1, KILLS + 1):
-        idle.wait(chance.uniform(0.2, 2.0))
-        kill_trainer(cluster, client.get(job.id), chance.randrange(3))
-        until(partial(all_at_work, client, job.id, kill), seconds=60, what=f"replacement {kill}")
+        rank = chance.randrange(3)
+        until(partial(at_work, client, job.id, rank), seconds=120, what=f"trainer {rank}")
+        idle.wait(chance.uniform(0.1, 1.0))
+        kill_trainer(cluster, client.get(job.id), rank)
+        until(lambda k=kill: client.get(job.id).restarts == k, seconds=30, what=f"word of {kill}")  # type: ignore[misc]
     rows = feeder.stop()
-    until(lambda: client.get(job.id).progress.samples >= rows, seconds=90, what=f"{rows} rows")
+    until(lambda: client.get(job.id).progress.samples >= rows, seconds=150, what=f"{rows} rows")
     last = client.checkpoint(job.id)
     view = client.get(job.id)
     assert (view.state, view.generation, view.restarts) == (JobState.RUNNING, 1, KILLS), view.error
@@ -128,12 +131,11 @@ def kill_trainer(cluster: LocalCluster, job: JobView, rank: int) -> None:
     os.kill(int(re.findall(r"\d+", newest.read_text())[0]), signal.SIGKILL)
 
 
-def all_at_work(client: Client, job: str, restarts: int) -> bool:
-    """Whether all trainers take steps again, so many replacements later."""
+def at_work(client: Client, job: str, rank: int) -> bool:
+    """Whether the present process of that rank takes steps."""
     view = client.get(job)
     assert not view.state.final, view.error
-    trainers = [m for m in view.members if m.role == "trainer"]
-    return view.restarts == restarts and [m.phase for m in trainers] == ["ready"] * 3
+    return any((m.role, m.rank, m.phase) == ("trainer", rank, "ready") for m in view.members)
 
 
 def test_a_broker_that_is_not_there_fails_the_job_with_its_address(

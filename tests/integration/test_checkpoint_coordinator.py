@@ -27,6 +27,7 @@ from services.kit.errors import (
     Unavailable,
 )
 from services.kit.storage import Storage
+from services.wire import trainer_pb2
 from tests.fakes.fleet import FakeFleet, make_run, running
 from tests.fixtures.s3 import S3
 
@@ -289,6 +290,24 @@ def test_dense_blocks_of_two_instants_are_refused(
         bench.registry.announce(replace(member, job="two-ab", rank=1), lease_seconds=60)
         with pytest.raises(Conflict, match=r"dense blocks are at versions \[40, 41\]"):
             bench.coordinator.take("two-ab", 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_rows_that_a_server_holds_beyond_the_positions_are_no_instant(
+    bench: Bench, fleet: FakeFleet, kind: str
+) -> None:
+    stand = fleet.trainers[0].stand.positions[0]
+    for shard in (*fleet.sparse, *fleet.dense):
+        shard.applied = [stand]
+    assert bench.coordinator.take(JOB, 1, 0).id == "000001"
+    ahead = trainer_pb2.Position()
+    ahead.CopyFrom(stand)
+    ahead.minor += 60
+    (fleet.sparse if kind == "sparse" else fleet.dense)[-1].applied = [ahead]
+    with pytest.raises(Conflict, match=rf"{kind}-ps .* has applied {stand.partition} up to"):
+        bench.coordinator.take(JOB, 1, 0)
+    assert bench.folders() == ["000001"]
+    assert len(fleet.trainers[0].resumed) == 2, "the trainers go on"
 
 
 def test_a_manifest_that_cannot_be_written_is_a_failed_checkpoint(
