@@ -9,15 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import prometheus_client
 import pytest
 import redis
 
 from services.api import manifest as manifests
-from services.checkpoint.config import CheckpointServiceConfig
-from services.checkpoint.coordinator import Coordinator
 from services.checkpoint.fleet import NotRunning
-from services.checkpoint.metrics import CheckpointMetrics
 from services.kit.discovery import Member, Registry, Role
 from services.kit.errors import (
     Conflict,
@@ -29,40 +25,8 @@ from services.kit.errors import (
 from services.kit.storage import Storage
 from services.wire import trainer_pb2
 from tests.fakes.fleet import FakeFleet, make_run, running
+from tests.fixtures.checkpoint_bench import JOB, SETTINGS, Bench
 from tests.fixtures.s3 import S3
-
-JOB = "clicks-ab12cd"
-SETTINGS = CheckpointServiceConfig(
-    redis_url="", pause_seconds=5, hold_seconds=5, resume_seconds=5, scan_seconds=0.05
-)
-
-
-class Bench:
-    """A coordinator and what its tests look at."""
-
-    def __init__(self, registry: Registry, root: Path) -> None:
-        self.registry, self.storage = registry, Storage()
-        self.to = f"file://{root}"
-        self.folder = root / JOB
-        self.stop = threading.Event()
-        self.samples = prometheus_client.CollectorRegistry()
-        self.metrics = CheckpointMetrics(self.samples)
-        self.coordinator = self.make()
-
-    def make(self, storage: Storage | None = None, **changes: float) -> Coordinator:
-        settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
-        return Coordinator(
-            self.registry, storage or self.storage, self.metrics, settings, self.stop
-        )
-
-    def events(self) -> list[tuple[str, str]]:
-        return [(e["kind"], e["message"]) for e in self.registry.events(JOB)]
-
-    def failures(self) -> float | None:
-        return self.samples.get_sample_value("embermesh_checkpoint_failures_total", {"job": JOB})
-
-    def folders(self) -> list[str]:
-        return sorted(p.name for p in self.folder.iterdir()) if self.folder.exists() else []
 
 
 @pytest.fixture

@@ -7,83 +7,26 @@ from typing import Any
 
 import pytest
 
-from gateway.actions import Emit, PublishRun, RetireRun, Start, Stop, TakeCheckpoint
+from gateway.actions import PublishRun, RetireRun, Start, Stop, TakeCheckpoint
 from gateway.checkpoints import Call
-from gateway.reconciler import FINAL, SCALE, Limits, Seen, Step, step
+from gateway.reconciler import FINAL, SCALE, Seen, Step, step
 from gateway.record import JobRecord
-from gateway.targets import Process
-from services.api import spec as jobspec
-from services.api.views import CheckpointView, JobState
-from services.kit.discovery import Checkpoint, Member, Phase, Role, Run
-
-LIMITS = Limits(start=100.0, stop=10.0, silence=30.0, checkpoint=60.0)
-ALL = [(Role.SPARSE_PS, 0), (Role.SPARSE_PS, 1), (Role.DENSE_PS, 0)]
-ALL += [(Role.TRAINER, 0), (Role.TRAINER, 1)]
-NEWEST = Checkpoint("000004", "file://c/a-1/000004/manifest.json", 1.0, 10, 20, 30)
-TAKEN = CheckpointView(id="000005", uri="file://c/a-1/000005/manifest.json", created=2.0)
-
-
-def make_spec(
-    checkpoint: bool = True, max_restarts: int = 2, mode: str = "hybrid"
-) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": "a",
-        "model": {"name": "lr"},
-        "data": {"source": "synthetic://criteo"},
-        "features": {"sparse": {"C1": {}}},
-        "resources": {"sparse_ps": 2, "dense_ps": 1, "trainers": 2},
-        "max_restarts": max_restarts,
-        "training": {"mode": mode},
-    }
-    if checkpoint:
-        document["checkpoint"] = {"to": "file://c"}
-    return jobspec.validate(document).model_dump(mode="json")
-
-
-def job(
-    state: JobState, *, checkpoint: bool = True, mode: str = "hybrid", **changes: Any
-) -> JobRecord:
-    generation = 0 if state == JobState.PENDING else 3
-    base = JobRecord(
-        id="a-1",
-        name="a",
-        spec=make_spec(checkpoint, mode=mode),
-        created=1.0,
-        updated=1.0,
-        since=1000.0,
-        generation=generation,
-    )
-    return dataclasses.replace(base, state=state, **changes)
-
-
-def run(generation: int = 3, active: bool = True) -> Run:
-    return Run(job="a-1", generation=generation, spec={}, epoch=1, owners=[], active=active)
-
-
-def members(phase: Phase = Phase.READY, trainers: Phase | None = None) -> tuple[Member, ...]:
-    def of(role: Role, rank: int) -> Member:
-        now = trainers if trainers is not None and role == Role.TRAINER else phase
-        return Member("a-1", 3, role, rank, phase=now, status={"samples": 100})
-
-    return tuple(of(role, rank) for role, rank in ALL)
-
-
-def alive() -> tuple[Process, ...]:
-    return tuple(Process(role, rank, alive=True) for role, rank in ALL)
-
-
-def seen(**changes: Any) -> Seen:
-    return dataclasses.replace(Seen(run=run(), processes=alive(), members=members()), **changes)
-
-
-def kinds(result: Step) -> list[str]:
-    return [action.kind for action in result.actions]
-
-
-def event(result: Step) -> Emit:
-    (only,) = [action for action in result.actions if isinstance(action, Emit)]
-    return only
-
+from services.api.views import JobState
+from services.kit.discovery import Phase, Role, Run
+from tests.fixtures.gateway_looks import (
+    LIMITS,
+    NEWEST,
+    TAKEN,
+    alive,
+    ended,
+    event,
+    failed,
+    job,
+    kinds,
+    members,
+    run,
+    seen,
+)
 
 # ---- start
 
@@ -136,14 +79,6 @@ def test_a_start_that_takes_too_long_names_who_is_missing_and_why() -> None:
 # ---- failures
 
 
-def failed(member: int, error: str, permanent: bool = False) -> Seen:
-    there = list(members())
-    there[member] = dataclasses.replace(
-        there[member], phase=Phase.FAILED, error=error, permanent=permanent
-    )
-    return seen(members=tuple(there))
-
-
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])
 def test_a_failed_member_restarts_the_job_from_the_newest_checkpoint(state: JobState) -> None:
     look = dataclasses.replace(failed(3, "lost connection"), newest=NEWEST)
@@ -185,11 +120,6 @@ def test_the_permanent_failure_is_blamed_then_the_server() -> None:
     )
 
 
-def ended(code: int | None, words: str = "") -> Seen:
-    dead = Process(Role.TRAINER, 1, alive=False, exit_code=code, last_words=words)
-    return seen(processes=(*alive()[:-1], dead))
-
-
 @pytest.mark.parametrize(
     ("code", "text"),
     [
@@ -221,126 +151,6 @@ def test_a_process_the_target_lost_is_a_failure() -> None:
         left = tuple(p for i, p in enumerate(alive()) if i != lost)
         result = step(job(JobState.RUNNING, mode=mode), seen(processes=left), 2000.0, LIMITS)
         assert result.record.error == f"{name} has vanished"
-
-
-# ---- replacement of trainers
-
-
-def with_trainer(
-    incarnation: int, *, phase: Phase | None = Phase.READY, is_alive: bool = True
-) -> Seen:
-    """Trainer 1 is of that incarnation; without a phase it has no lease."""
-    process = Process(Role.TRAINER, 1, is_alive, None if is_alive else -9, "", incarnation)
-    member = Member("a-1", 3, Role.TRAINER, 1, phase=phase or Phase.READY, incarnation=incarnation)
-    there = (*members()[:-1], member) if phase else members()[:-1]
-    return seen(processes=(*alive()[:-1], process), members=there)
-
-
-def replaced_job(**changes: Any) -> JobRecord:
-    """Its trainer 1 is incarnation 2, decided on at 1990."""
-    fields = {"incarnations": (1, 2), "restarts": 2, "replaced_at": 1990.0, **changes}
-    return job(JobState.RUNNING, **fields)
-
-
-@pytest.mark.parametrize(
-    ("look", "text"),
-    [
-        (ended(-9, "bye\n"), "trainer 1: killed by SIGKILL; its log ends:\nbye"),
-        (failed(4, "no broker"), "trainer 1: no broker"),
-        (seen(silent={(Role.TRAINER, 1): 31.0}), "trainer 1: has not renewed its lease for 31 s"),
-        (seen(processes=alive()[:-1]), "trainer 1 has vanished"),
-    ],
-)
-def test_in_hybrid_a_dead_trainer_becomes_the_next_incarnation(look: Seen, text: str) -> None:
-    result = step(job(JobState.RUNNING, restarts=1), look, 2000.0, LIMITS)
-    record = result.record
-    assert (record.state, record.generation, record.restarts) == (JobState.RUNNING, 3, 2)
-    assert (record.incarnations, record.replaced_at) == ((0, 1), 2000.0)
-    assert event(result).message == f"trainer 1 becomes incarnation 1 (restart 2 of 2): {text}"
-
-
-def test_every_replacement_has_a_number_above_all_before() -> None:
-    dead = [dataclasses.replace(p, alive=False, exit_code=-9) for p in alive()]
-    look = seen(processes=(*alive()[:3], *dead[3:]))
-    record = step(job(JobState.RUNNING), look, 2000.0, LIMITS).record
-    assert (record.incarnations, record.restarts) == ((1, 2), 2)
-
-
-def test_a_replacement_is_published_then_started_until_it_is_seen() -> None:
-    present = dataclasses.replace(run(), incarnations=[1, 2])
-    gone = with_trainer(0, is_alive=False)
-    there = dataclasses.replace(
-        gone,
-        processes=(
-            *with_trainer(1).processes[:3],
-            Process(Role.TRAINER, 0, True, incarnation=1),
-            gone.processes[-1],
-        ),
-    )
-    record = replaced_job()
-    assert step(record, there, 2000.0, LIMITS).actions == (PublishRun(), Start())
-    published = dataclasses.replace(there, run=present)
-    assert step(record, published, 2000.0, LIMITS).actions == (Start(),)
-
-
-def only_trainer_1_replaced() -> JobRecord:
-    return replaced_job(incarnations=(0, 2))
-
-
-def test_what_the_dead_left_behind_counts_for_nothing() -> None:
-    """Neither its process nor the last word in its lease."""
-    old = dataclasses.replace(members()[-1], phase=Phase.FAILED, error="killed")
-    look = with_trainer(2)
-    look = dataclasses.replace(
-        look, members=(*look.members[:-1], old), run=dataclasses.replace(run(), incarnations=[0, 2])
-    )
-    record = only_trainer_1_replaced()
-    assert step(record, look, 2000.0, LIMITS) == Step(record)
-
-
-def test_a_replacement_that_does_not_come_up_is_replaced_or_fails_the_job() -> None:
-    record = only_trainer_1_replaced()
-    published = dataclasses.replace(run(), incarnations=[0, 2])
-    for phase in (None, Phase.STARTING):
-        look = dataclasses.replace(with_trainer(2, phase=phase), run=published)
-        assert step(record, look, 2090.0, LIMITS) == Step(record)
-        result = step(dataclasses.replace(record, restarts=1), look, 2091.0, LIMITS)
-        assert result.record.incarnations == (0, 3)
-        assert "trainer 1: replacement not ready after 100 s" in event(result).message
-        assert step(record, look, 2091.0, LIMITS).record.becomes == JobState.FAILED
-    silent = dataclasses.replace(look, members=members()[:-1], silent={(Role.TRAINER, 1): 5.0})
-    assert step(record, silent, 9000.0, LIMITS) == Step(record), "silence has its own patience"
-
-
-@pytest.mark.parametrize("look", [failed(4, "no column C9", True), failed(0, "gone")])
-def test_a_permanent_failure_and_one_of_a_server_replace_nobody(look: Seen) -> None:
-    assert step(job(JobState.RUNNING), look, 2000.0, LIMITS).record.state == JobState.STOPPING
-
-
-def test_a_server_and_a_trainer_that_failed_together_restart_the_job() -> None:
-    both = dataclasses.replace(ended(-9), members=failed(0, "gone").members)
-    result = step(job(JobState.RUNNING), both, 2000.0, LIMITS)
-    assert (result.record.becomes, result.record.error) == (JobState.PENDING, "sparse-ps 0: gone")
-
-
-def test_a_trainer_that_dies_before_the_job_runs_restarts_it() -> None:
-    assert (
-        step(job(JobState.STARTING), ended(-9), 1001.0, LIMITS).record.becomes == JobState.PENDING
-    )
-
-
-def test_the_next_generation_begins_with_first_incarnations() -> None:
-    waiting = job(JobState.PENDING, generation=3, incarnations=(0, 2), replaced_at=1990.0)
-    record = step(waiting, Seen(), 2000.0, LIMITS).record
-    assert (record.incarnations, record.replaced_at) == ((), 0.0)
-
-
-def test_a_job_that_stops_waits_for_replaced_processes_too() -> None:
-    stopping = dataclasses.replace(
-        only_trainer_1_replaced(), state=JobState.STOPPING, becomes=JobState.CANCELLED
-    )
-    look = seen(run=run(active=False), processes=(Process(Role.TRAINER, 1, alive=True),))
-    assert kinds(step(stopping, look, 1001.0, LIMITS)) == ["stop"]
 
 
 # ---- running and the end
