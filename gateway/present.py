@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from gateway.progress import progress_of
 from gateway.record import JobRecord
+from gateway.replacement import progress_since
 from services.api.views import CheckpointView, JobState, JobView, MemberView
 from services.kit.discovery import Checkpoint, Member, incarnation_of
 
@@ -32,7 +32,7 @@ def job_view(
         updated=record.updated,
         error=record.error,
         spec=record.spec,
-        progress=progress_of(members) if live else record.progress,
+        progress=progress_since(record, members) if live else record.progress,
         result=record.result,
         checkpoint=checkpoint,
         members=[member_view(m) for m in members],

@@ -23,7 +23,7 @@ from gateway.actions import Action, Emit, PublishRun, RetireRun, Start, Stop, Ta
 from gateway.checkpoints import Call
 from gateway.commands import with_resources
 from gateway.failures import Failure, failures_of
-from gateway.progress import progress_of, result_of
+from gateway.progress import result_of
 from gateway.record import JobRecord
 from gateway.states import move
 from gateway.targets import Process
@@ -84,7 +84,7 @@ def step(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
         failures += replacement.vanished(record, seen.processes, compiling.expected(spec))
         failures += replacement.late(record, seen.members, seen.silent, now, limits.start)
         if failures and replacement.possible(record, failures, spec):
-            replaced = replacement.replace(record, failures, now)
+            replaced = replacement.replace(record, failures, seen.members, now)
             return Step(replaced, (Emit("replacing", replacement.told(replaced, failures, spec)),))
     if failures:
         return _failed(record, seen, now, failures[0], spec)
@@ -276,7 +276,7 @@ def _with_last_sight(record: JobRecord, seen: Seen, spec: JobSpec) -> JobRecord:
     changes: dict[str, Any] = {}
     trainers = sum(m.role == Role.TRAINER for m in seen.members)
     if trainers == spec.resources.trainers:
-        changes["progress"] = progress_of(seen.members)
+        changes["progress"] = replacement.progress_since(record, seen.members)
     if seen.newest is not None:
         changes["checkpoint"] = CheckpointView(**dataclasses.asdict(seen.newest))
     return dataclasses.replace(record, **changes)

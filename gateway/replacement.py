@@ -11,9 +11,11 @@ import dataclasses
 from collections.abc import Container, Iterable, Sequence
 
 from gateway.failures import Failure
+from gateway.progress import progress_of
 from gateway.record import JobRecord
 from gateway.targets import Process
 from services.api.spec import JobSpec
+from services.api.views import Progress
 from services.kit.discovery import Member, Phase, Role, incarnation_of
 
 _AT_WORK = (Phase.READY, Phase.DONE)
@@ -31,8 +33,12 @@ def possible(record: JobRecord, failures: Sequence[Failure], spec: JobSpec) -> b
     )
 
 
-def replace(record: JobRecord, failures: Sequence[Failure], now: float) -> JobRecord:
-    """The record with the next incarnation of every trainer that failed."""
+def replace(
+    record: JobRecord, failures: Sequence[Failure], members: Sequence[Member], now: float
+) -> JobRecord:
+    """The record with the next incarnation of every trainer that failed, and the progress until
+    then, as `members` tell it.
+    """
     incarnations = list(record.incarnations) or [0] * record.job_spec.resources.trainers
     ranks = _ranks(failures)
     for rank in ranks:
@@ -42,8 +48,19 @@ def replace(record: JobRecord, failures: Sequence[Failure], now: float) -> JobRe
         incarnations=tuple(incarnations),
         restarts=record.restarts + len(ranks),
         replaced_at=now,
+        progress=progress_since(record, members),
         updated=now,
     )
+
+
+def progress_since(record: JobRecord, members: Sequence[Member]) -> Progress:
+    """The progress of a job that runs. A trainer that is being replaced can't tell how many rows it
+    has trained; these are not lost, so the count never falls.
+    """
+    live = progress_of(members)
+    if not record.incarnations:
+        return live
+    return live.model_copy(update={"samples": max(live.samples, record.progress.samples)})
 
 
 def told(replaced: JobRecord, failures: Sequence[Failure], spec: JobSpec) -> str:

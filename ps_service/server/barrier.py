@@ -277,18 +277,20 @@ class StepLedger:
             with self._locks[rank]:
                 if incarnation > self._incarnations[rank]:
                     self._incarnations[rank] = incarnation
+                    self._steps[rank] = 0
                     self._left.discard(rank)
 
     def join(self, rank: int, step: int, incarnation: int) -> int:
-        """`rank` goes on with `step`, which is returned. Earlier incarnations are expelled.
+        """`rank` goes on with `step`, or behind what this incarnation has taken; returns that step.
+        Earlier incarnations are expelled.
 
         Raises Conflict for an unknown rank, Fenced for a replaced incarnation.
         """
         self.expel(rank, incarnation)
         with self._lock(rank, step):
             _check_incarnation(self._incarnations, rank, incarnation)
-            self._steps[rank] = step - 1
-            return step
+            self._steps[rank] = max(self._steps[rank], step - 1)
+            return self._steps[rank] + 1
 
     def _lock(self, rank: int, step: int) -> threading.Lock:
         if rank not in self._locks:

@@ -188,7 +188,10 @@ class JobSpec(Strict):
         default=None, description="Without it nothing is kept after the job."
     )
     max_restarts: int = Field(
-        default=3, ge=0, le=1000, description="Attempts after a process of the job died, replaced trainers included."
+        default=3,
+        ge=0,
+        le=1000,
+        description="Attempts after a process of the job died, replaced trainers included.",
     )
 
     @model_validator(mode="after")

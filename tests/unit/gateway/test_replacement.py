@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.actions import PublishRun, Start
+from gateway.present import job_view
 from gateway.reconciler import Seen, Step, step
 from gateway.record import JobRecord
 from gateway.targets import Process
@@ -58,6 +59,16 @@ def test_in_hybrid_a_dead_trainer_becomes_the_next_incarnation(look: Seen, text:
     assert (record.state, record.generation, record.restarts) == (JobState.RUNNING, 3, 2)
     assert (record.incarnations, record.replaced_at) == ((0, 1), 2000.0)
     assert event(result).message == f"trainer 1 becomes incarnation 1 (restart 2 of 2): {text}"
+
+
+def test_the_count_of_samples_never_falls() -> None:
+    """Each of the two trainers has trained 100 rows when one dies."""
+    record = step(job(JobState.RUNNING), ended(-9), 2000.0, LIMITS).record
+    assert record.progress.samples == 200
+    without = [m for m in members() if (m.role, m.rank) != (Role.TRAINER, 1)]
+    assert job_view(record, without).progress.samples == 200
+    successor = dataclasses.replace(members()[-1], incarnation=1, status={"samples": 130})
+    assert job_view(record, [*without, successor]).progress.samples == 230
 
 
 def test_every_replacement_has_a_number_above_all_before() -> None:
