@@ -136,9 +136,7 @@ def test_the_ledger_goes_on_where_a_successor_says() -> None:
             late()
     assert ledger.apply(0, 9, lambda: "b", 4) == "b"
     assert ledger.apply(0, 9, lambda: "c", 4) is None
-    assert ledger.join(0, step=9, incarnation=4) == 10, (
-        "a claim that comes twice takes nothing back"
-    )
+    assert ledger.join(0, step=9, incarnation=4) == 10, "a late claim takes nothing back"
     assert ledger.last_step == 9
     with pytest.raises(Fenced):
         ledger.join(0, step=9, incarnation=3)
