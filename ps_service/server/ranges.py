@@ -109,11 +109,16 @@ class RangeTable:
 
     def take(self, push: RangePush) -> bool:
         """Counts a push that its barrier is about to apply; whether it must be: its range is new,
-        or it has none.
+        or it has none. One that was fenced while it waited is left out, so that the others' step
+        goes on.
         """
         if push.range is None:
             return True
-        return self.apply(push.range, push.incarnation, push.samples, lambda: True) is not None
+        try:
+            return self.apply(push.range, push.incarnation, push.samples, lambda: True) is not None
+        except Fenced:
+            self._outcomes.labels("fenced").inc()
+            return False
 
     def check(self, batch: BatchRange, incarnation: int) -> None:
         """Raises what `apply` would raise for the range now."""

@@ -213,6 +213,23 @@ def test_another_rank_goes_on_with_the_partition() -> None:
             first.push_rows(2, 2)
 
 
+def test_a_partition_that_is_claimed_while_its_push_waits_spoils_nobodys_step() -> None:
+    """Rank 0's dense gradient waits in the barrier when rank 1 takes the partition."""
+    with PsCluster(sparse=1, dense=1, trainers=2) as cluster, ThreadPoolExecutor(2) as pool:
+        first = Trainer(cluster, rank=0)
+        other = Trainer(cluster, rank=1, incarnation=1, partition="clicks-1")
+        first.claim(), other.claim()
+        waiting = pool.submit(first.push_dense, 1, 0)
+        while not cluster.dense[0].servicer._barrier._arrived:
+            assert not waiting.done()
+        other.partition = "clicks-0"
+        assert other.claim().step == 0
+        other.push_dense(1, 0)
+        waiting.result(WAIT)
+        assert outcomes(cluster, "applied") == [0.0, 1.0]
+        assert outcomes(cluster, "fenced") == [0.0, 1.0]
+
+
 def test_rows_may_be_neither_left_out_nor_split() -> None:
     with PsCluster(sparse=2, dense=2) as cluster:
         trainer = Trainer(cluster)
