@@ -47,6 +47,7 @@ def make_run(record: JobRecord, spec: JobSpec) -> Run:
         epoch=shards.epoch,
         owners=shards.owners.tolist(),
         restore=record.restore,
+        incarnations=list(record.incarnations),
     )
 
 
@@ -69,6 +70,7 @@ def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec
             job=run.job,
             generation=run.generation,
             rank=rank,
+            incarnation=run.incarnation(role, rank),
             redis_url=around.redis_url,
             host=around.host,
             log_level=around.log_level,
@@ -76,5 +78,6 @@ def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec
         env = {**_COMMON_ENV, **config.environment(member)}
         if around.tls is not None:
             env |= config.environment(around.tls)
-        specs.append(ProcessSpec(run.job, run.generation, role, rank, module, arguments, env))
+        place = (run.job, run.generation, role, rank)
+        specs.append(ProcessSpec(*place, module, arguments, env, member.incarnation))
     return specs

@@ -24,20 +24,22 @@ class Failure:
 
     text: str
     permanent: bool = False
+    trainer: int | None = None  # its rank, if it is a trainer's alone
 
 
-def failure_of(
+def failures_of(
     processes: Sequence[Process],
     members: Sequence[Member],
     silent: Mapping[tuple[Role, int], float],
     silence: float,
-) -> Failure | None:
-    """The failure to blame, or None. Permanent ones come first, then those of servers."""
+) -> list[Failure]:
+    """All failures, the one to blame first: permanent ones, then those of servers."""
     leases = {(m.role, m.rank): m for m in members}
     found: list[tuple[bool, int, int, Failure]] = []
 
     def blame(role: Role, rank: int, text: str, permanent: bool) -> None:
-        failure = Failure(f"{role} {rank}: {text}", permanent)
+        trainer = rank if role == Role.TRAINER else None
+        failure = Failure(f"{role} {rank}: {text}", permanent, trainer)
         found.append((not permanent, _BLAME[role], rank, failure))
 
     for member in members:
@@ -50,7 +52,7 @@ def failure_of(
     for (role, rank), seconds in silent.items():
         if seconds > silence:
             blame(role, rank, f"has not renewed its lease for {seconds:.0f} s", False)
-    return min(found, key=lambda item: item[:3])[3] if found else None
+    return [item[3] for item in sorted(found, key=lambda item: item[:3])]
 
 
 def _ending(process: Process) -> str:

@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gateway import actions, reconciler
 from gateway import compile as compiling
@@ -25,7 +25,7 @@ from gateway.reconciler import Limits, Seen
 from gateway.record import JobRecord
 from gateway.store import JobStore, Lease
 from gateway.targets import Target
-from services.kit.discovery import Member, Registry, Role, Run
+from services.kit.discovery import Member, Registry, Role, Run, incarnation_of
 from services.kit.errors import Conflict, EmbermeshError, NotFound, Unavailable
 from services.kit.telemetry import timed
 
@@ -41,20 +41,32 @@ class LeaseWatch:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[
-            str, tuple[int, dict[tuple[Role, int], float]]
-        ] = {}  # job -> generation, last seen
+        # job -> generation, and of each place its incarnation and when it was last seen
+        self._seen: dict[str, tuple[int, dict[tuple[Role, int], tuple[int, float]]]] = {}
 
     def update(
-        self, job: str, generation: int, members: list[Member], now: float
+        self,
+        job: str,
+        generation: int,
+        members: Sequence[Member],
+        now: float,
+        incarnations: Sequence[int] = (),
     ) -> dict[tuple[Role, int], float]:
-        """Notes who is there; returns the silence of everybody seen before, in seconds."""
+        """Notes who is there; returns the silence of everybody seen before, in seconds.
+
+        Trainers of earlier incarnations than `incarnations` count for nothing.
+        """
         known, last = self._seen.get(job, (generation, {}))
         if known != generation:
             last = {}
-        last.update({(m.role, m.rank): now for m in members})
+        last.update({(m.role, m.rank): (m.incarnation, now) for m in members})
+        last = {
+            place: (number, at)
+            for place, (number, at) in last.items()
+            if number >= incarnation_of(incarnations, *place)
+        }
         self._seen[job] = (generation, last)
-        return {who: now - at for who, at in last.items() if at < now}
+        return {place: now - at for place, (_, at) in last.items() if at < now}
 
     def keep_only(self, jobs: set[str]) -> None:
         """Drops every other job."""
@@ -190,7 +202,9 @@ class Reconciler:
         step = reconciler.step(wished, seen, tools.clock(), tools.limits)
         changed = step.record != record
         stored = tools.store.save(step.record, lease) if changed else record
-        if stored.restarts > record.restarts:
+        if stored.generation == record.generation and stored.incarnations != record.incarnations:
+            tools.metrics.reassignments.inc()
+        elif stored.restarts > record.restarts:
             tools.metrics.restarts.inc()
         if step.actions and not tools.store.renew(lease, self._lease_seconds):
             raise Conflict(f"job {record.id}: this gateway lost the lead")
@@ -206,7 +220,8 @@ class Reconciler:
         # Processes first: one that ended left its last word in its lease before.
         processes = tools.target.observe(job, generation) if generation else []
         members = tools.registry.members(job, generation) if generation else []
-        silent = self._watch.update(job, generation, members, time.monotonic())
+        now = time.monotonic()
+        silent = self._watch.update(job, generation, members, now, record.incarnations)
         try:
             run: Run | None = tools.registry.run(job)
         except NotFound:

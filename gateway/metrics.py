@@ -51,6 +51,11 @@ class GatewayMetrics:
             "Generations started because a process failed.",
             registry=registry,
         )
+        self.reassignments = prometheus_client.Counter(
+            "embermesh_job_reassignments_total",
+            "Times that source partitions of dead trainers were given to replacements.",
+            registry=registry,
+        )
         self.autoscale = AutoscaleMetrics(registry)
         self.http_seconds = prometheus_client.Histogram(
             "embermesh_http_seconds",

@@ -84,4 +84,3 @@ class Bounded:
     def _refusal(self) -> HTTPException:
         # Not of our own family: FastAPI takes other errors of a body for malformed JSON.
         return HTTPException(413, f"the body is larger than {self._limit} bytes")
-

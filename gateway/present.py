@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from gateway.progress import progress_of
 from gateway.record import JobRecord
+from gateway.replacement import progress_since
 from services.api.views import CheckpointView, JobState, JobView, MemberView
-from services.kit.discovery import Checkpoint, Member
+from services.kit.discovery import Checkpoint, Member, incarnation_of
 
 
 def job_view(
     record: JobRecord, members: Sequence[Member] = (), newest: Checkpoint | None = None
 ) -> JobView:
     """The job as users see it; progress is live while it runs, and what the last generation left
-    otherwise.
+    otherwise. Of a trainer that was replaced only the replacement counts.
     """
+    members = [
+        m for m in members if m.incarnation == incarnation_of(record.incarnations, m.role, m.rank)
+    ]
     live = bool(members) and record.state == JobState.RUNNING
     checkpoint = record.checkpoint if newest is None else checkpoint_view(newest)
     return JobView(
@@ -29,7 +32,7 @@ def job_view(
         updated=record.updated,
         error=record.error,
         spec=record.spec,
-        progress=progress_of(members) if live else record.progress,
+        progress=progress_since(record, members) if live else record.progress,
         result=record.result,
         checkpoint=checkpoint,
         members=[member_view(m) for m in members],

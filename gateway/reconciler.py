@@ -5,7 +5,8 @@ It answers with the changed record and the actions to take *after* that record i
 is level-driven: an action that got lost (the gateway died, Redis was away) is derived again from
 the next look, so none needs to be remembered; all actions are idempotent.
 
-A generation ends by the first of: a process that ended, failed, or fell silent; all trainers done
+A trainer that ended, failed or fell silent is replaced where the mode allows (`replacement`). Else
+a generation ends by the first of: a process that ended, failed, or fell silent; all trainers done
 (after the final checkpoint, if the spec wants checkpoints); a user's request. Then all of its
 processes are stopped before anything else happens.
 """
@@ -17,17 +18,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway import compile as compiling
+from gateway import replacement
 from gateway.actions import Action, Emit, PublishRun, RetireRun, Start, Stop, TakeCheckpoint
 from gateway.checkpoints import Call
 from gateway.commands import UNSCALED, with_resources
-from gateway.failures import Failure, failure_of
-from gateway.progress import progress_of, result_of
+from gateway.failures import Failure, failures_of
+from gateway.progress import result_of
 from gateway.record import JobRecord
 from gateway.states import move
 from gateway.targets import Process
 from services.api.spec import JobSpec
 from services.api.views import CheckpointView, JobState
-from services.kit.discovery import Checkpoint, Member, Phase, Role, Run
+from services.kit.discovery import Checkpoint, Member, Phase, Role, Run, incarnation_of
 
 FINAL, SCALE = "final", "scale"
 _RETRY_SECONDS = 2.0  # between two tries of a checkpoint
@@ -76,12 +78,33 @@ def step(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
         return _pending(record, seen, now)
     if record.state == JobState.STOPPING:
         return _stopping(record, seen, now, limits, spec)
-    failure = failure_of(seen.processes, seen.members, seen.silent, limits.silence)
-    if failure is not None:
-        return _failed(record, seen, now, failure, spec)
+    seen = _present(record, seen)
+    failures = failures_of(seen.processes, seen.members, seen.silent, limits.silence)
+    if record.state == JobState.RUNNING:
+        failures += replacement.vanished(record, seen.processes, compiling.expected(spec))
+        failures += replacement.late(record, seen.members, seen.silent, now, limits.start)
+        if failures and replacement.possible(record, failures, spec):
+            replaced = replacement.replace(record, failures, seen.members, now)
+            return Step(replaced, (Emit("replacing", replacement.told(replaced, failures, spec)),))
+    if failures:
+        return _failed(record, seen, now, failures[0], spec)
     if record.state == JobState.STARTING:
         return _starting(record, seen, now, limits, spec)
     return _running(record, seen, now, limits, spec)
+
+
+def _present(record: JobRecord, seen: Seen) -> Seen:
+    """Without what trainers left behind that have been replaced."""
+
+    def present(what: Process | Member) -> bool:
+        wanted = incarnation_of(record.incarnations, what.role, what.rank)
+        return what.incarnation == wanted
+
+    return dataclasses.replace(
+        seen,
+        processes=tuple(filter(present, seen.processes)),
+        members=tuple(filter(present, seen.members)),
+    )
 
 
 def _pending(record: JobRecord, seen: Seen, now: float) -> Step:
@@ -92,6 +115,8 @@ def _pending(record: JobRecord, seen: Seen, now: float) -> Step:
         JobState.STARTING,
         now,
         generation=record.generation + 1,
+        incarnations=(),
+        replaced_at=0.0,
         checkpoint_before="" if seen.newest is None else seen.newest.id,
     )
     origin = f"from {record.restore}" if record.restore else "from scratch"
@@ -120,10 +145,8 @@ def _starting(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: J
 
 def _running(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: JobSpec) -> Step:
     there = {(p.role, p.rank) for p in seen.processes}
-    lost = [p for p in compiling.expected(spec) if p not in there]
-    if lost:
-        role, rank = lost[0]
-        return _failed(record, seen, now, Failure(f"{role} {rank} has vanished"), spec)
+    if not there.issuperset(compiling.expected(spec)):  # replacements that have not been started
+        return Step(record, (*_published(record, seen), Start()))
     done = {m.rank for m in seen.members if m.role == Role.TRAINER and m.phase == Phase.DONE}
     if done.issuperset(range(spec.resources.trainers)):
         return _finishing(record, seen, now, limits, spec)
@@ -135,7 +158,12 @@ def _running(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: Jo
 def _published(record: JobRecord, seen: Seen) -> tuple[Action, ...]:
     # A former leader's late word may have overwritten the run; the present leader's prevails.
     present = seen.run
-    if present is not None and present.active and present.generation == record.generation:
+    if (
+        present is not None
+        and present.active
+        and present.generation == record.generation
+        and tuple(present.incarnations) == record.incarnations
+    ):
         return ()
     return (PublishRun(),)
 
@@ -248,7 +276,7 @@ def _with_last_sight(record: JobRecord, seen: Seen, spec: JobSpec) -> JobRecord:
     changes: dict[str, Any] = {}
     trainers = sum(m.role == Role.TRAINER for m in seen.members)
     if trainers == spec.resources.trainers:
-        changes["progress"] = progress_of(seen.members)
+        changes["progress"] = replacement.progress_since(record, seen.members)
     if seen.newest is not None:
         changes["checkpoint"] = CheckpointView(**dataclasses.asdict(seen.newest))
     return dataclasses.replace(record, **changes)

@@ -42,6 +42,8 @@ class JobRecord:
     )
     checkpoint_before: str = ""  # id of the newest checkpoint when the present generation began
     not_before: float = 0.0  # PENDING: earliest start
+    incarnations: tuple[int, ...] = ()  # see discovery.Run; of the present generation
+    replaced_at: float = 0.0  # when a trainer of this generation was last replaced
     scale_to: int | None = None  # trainers asked for, until the change is carried out
     scale_sparse_to: int | None = None  # sparse-PS asked for, likewise
     scale_at: float = 0.0  # when that was asked

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 
 from ps_service.server.assignment import Assignment
 from ps_service.server.dense import DenseServicer
 from ps_service.server.metrics import DenseMetrics, SparseMetrics
+from ps_service.server.replacements import Replacements
 from ps_service.server.sparse import SparseServicer
 from services.kit import member, rpc
 from services.kit.discovery import Phase, Role
@@ -32,8 +32,7 @@ def serve_sparse(process: MemberProcess, stop: threading.Event) -> None:
         stop,
         assignment,
         lambda server: ps_pb2_grpc.add_SparsePsServicer_to_server(servicer, server),
-        servicer.status,
-        servicer.close,
+        servicer,
     )
 
 
@@ -46,8 +45,7 @@ def serve_dense(process: MemberProcess, stop: threading.Event) -> None:
         stop,
         assignment,
         lambda server: ps_pb2_grpc.add_DensePsServicer_to_server(servicer, server),
-        servicer.status,
-        servicer.close,
+        servicer,
     )
 
 
@@ -56,8 +54,7 @@ def _serve(
     stop: threading.Event,
     assignment: Assignment,
     register: Callable[[grpc.Server], None],
-    status: Callable[[], dict[str, Any]],
-    close: Callable[[], None],
+    servicer: SparseServicer | DenseServicer,
 ) -> None:
     server = rpc.serve(
         register,
@@ -68,9 +65,11 @@ def _serve(
         tls=process.tls,
     )
     process.update(address=server.address)
-    process.announce(Phase.READY, status)
-    stop.wait()
-    close()
+    run = process.run
+    with Replacements(lambda: process.registry.run(run.job), run.generation, servicer.expel):
+        process.announce(Phase.READY, servicer.status)
+        stop.wait()
+    servicer.close()
     server.drain(DRAIN_SECONDS)
 
 

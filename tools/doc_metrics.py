@@ -23,6 +23,7 @@ LABELS = {
     "kind": "the reconciler's actions",
     "lines": "1 to 8",
     "method": "methods of HTTP that the API knows, or other",
+    "outcome": "applied, duplicate, fenced",
     "phase": "phases of a mini-batch",
     "place": "1 to 10",
     "purpose": "train, read_only",

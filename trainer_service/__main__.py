@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from ps_service.client.dense import DenseClient, DenseSide
 from ps_service.client.kstep import KStepClient
@@ -31,11 +32,12 @@ from trainer_service.control import PauseGate, TrainerServicer
 from trainer_service.layout import Layout, build_layout, load_model
 from trainer_service.loop import Loop
 from trainer_service.metrics import TrainerMetrics
-from trainer_service.pipeline import Floats, ReadAhead, Servers, Stopped
+from trainer_service.pipeline import ReadAhead, Servers, Stopped
 from trainer_service.positions import Positions, from_manifest
 from trainer_service.progress import Progress
 from trainer_service.sources import open_holdout, open_training
 from trainer_service.step import TrainStep, build_network, configure_threads
+from trainer_service.takeover import Takeover
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +72,9 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
             sparse, dense = _connect(process, job, stop, cut)
             servers = stack.enter_context(closing(Servers(sparse, dense)))
             metrics = TrainerMetrics(process.metrics)
-            progress = _take_steps(
-                process, job, servers, _configure(job, sparse, dense), gate, metrics, stop
-            )
+            _configure(job, sparse, dense)
+            takeover = Takeover(sparse, dense)
+            progress = _take_steps(process, job, servers, takeover, gate, metrics, stop)
             if process.settings.rank == 0:
                 _evaluate(job, servers, dense, progress, metrics, stop)
             process.announce(Phase.DONE)
@@ -127,46 +129,34 @@ def _connect(
 
     sparse_at = addresses(Role.SPARSE_PS, job.spec.resources.sparse_ps)
     dense_at = addresses(Role.DENSE_PS, job.spec.resources.dense_ps)
-    generation, epoch, rank = job.run.generation, job.run.epoch, process.settings.rank
-    training, metrics = job.spec.training, ClientMetrics(process.metrics)
-    sparse = SparseClient(
-        sparse_at,
-        generation=generation,
-        epoch=epoch,
-        rank=rank,
-        stop=cut,
-        values=training.wire.values,
-        metrics=metrics,
-        tls=process.tls,
-    )
-    dense = DenseClient(
-        dense_at,
-        generation=generation,
-        epoch=epoch,
-        rank=rank,
-        stop=cut,
-        metrics=metrics,
-        tls=process.tls,
-    )
+    training = job.spec.training
+    caller: dict[str, Any] = {
+        "generation": job.run.generation,
+        "epoch": job.run.epoch,
+        "rank": process.settings.rank,
+        "incarnation": process.settings.incarnation,
+        "stop": cut,
+        "metrics": ClientMetrics(process.metrics),
+        "tls": process.tls,
+    }
+    sparse = SparseClient(sparse_at, values=training.wire.values, **caller)
+    dense = DenseClient(dense_at, **caller)
     return sparse, KStepClient(dense, training.k) if training.mode == "kstep" else dense
 
 
-def _configure(job: _Job, sparse: SparseClient, dense: DenseClient | KStepClient) -> Floats:
-    """Creates or joins tables and blocks; returns the dense parameters that hold, restored ones
-    included.
-    """
+def _configure(job: _Job, sparse: SparseClient, dense: DenseClient | KStepClient) -> None:
+    """Creates or joins tables and blocks."""
     rows = sparse.configure(job.layout.tables, job.spec.training.seed)
     optimizer, params, options = dense_optimizer(job.spec.optimizers.dense)
     parameters = dense.configure(optimizer, params, job.step.initial(), options)
     log.info("%d dense parameters, %d restored rows", len(parameters), rows)
-    return parameters
 
 
 def _take_steps(
     process: MemberProcess,
     job: _Job,
     servers: Servers,
-    parameters: Floats,
+    takeover: Takeover,
     gate: PauseGate,
     metrics: TrainerMetrics,
     stop: threading.Event,
@@ -178,12 +168,12 @@ def _take_steps(
         rank=rank,
         trainers=job.spec.resources.trainers,
         resume=from_manifest(restored) if restored else None,
+        claim=takeover.claim,
     )
-    positions = Positions(source.positions())
+    claimed = takeover.result
+    before = claimed.samples + (restored.samples if restored and rank == 0 else 0)
     progress = Progress(
-        metrics,
-        restored_samples=restored.samples if restored and rank == 0 else 0,
-        staleness_bound=job.spec.training.staleness,
+        metrics, restored_samples=before, staleness_bound=job.spec.training.staleness
     )
     live = job.spec.data.source.startswith("kafka://")
     batches = ReadAhead(
@@ -195,12 +185,12 @@ def _take_steps(
             batches=batches,
             servers=servers,
             step=job.step,
-            positions=positions,
+            positions=Positions(claimed.positions, claimed.ahead),
             gate=gate,
             progress=progress,
             metrics=metrics,
         )
-        if not loop.run(parameters, stop):
+        if not loop.run(takeover.parameters, stop, after=claimed.step):
             raise Stopped
     return progress
 

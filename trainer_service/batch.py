@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ps_service.ranges import BatchRange, Place, place_of
 from services.api.manifest import PositionEntry
 
 
@@ -23,10 +24,16 @@ class Batch:
     dense: npt.NDArray[np.float32]  # (n, D), finite
     keys: npt.NDArray[np.uint64]  # (K,)
     offsets: npt.NDArray[np.int32]  # (F * n + 1,), from 0 to K
+    first: Place  # where the source partition's last batch ended; malformed rows may lie between
     next: PositionEntry  # where this source partition goes on after the batch
     probabilities: npt.NDArray[np.float32] | None = (
         None  # (n,) true click probability, synthetic sources only
     )
+
+    @property
+    def rows(self) -> BatchRange:
+        """Which rows these are; servers apply each range once."""
+        return BatchRange(self.next.partition, self.first, place_of(self.next))
 
     @property
     def samples(self) -> int:

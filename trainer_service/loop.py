@@ -43,14 +43,14 @@ class Loop:
         self._positions, self._gate = positions, gate
         self._progress, self._metrics = progress, metrics
 
-    def run(self, parameters: Floats, stop: threading.Event) -> bool:
-        """Trains from the dense `parameters` (n,); whether the data ended (else `stop` was set,
-        between two steps).
+    def run(self, parameters: Floats, stop: threading.Event, after: int = 0) -> bool:
+        """Trains from the dense `parameters` (n,) that hold after step `after`; whether the data
+        ended (else `stop` was set, between two steps).
 
         At the end of the data the barriers no longer wait for this trainer and every Pause is
         answered at once.
         """
-        step = 0
+        step = after
         try:
             while not stop.is_set():
                 with self._progress.waiting(), self._phase("wait"):
@@ -82,10 +82,15 @@ class Loop:
                 plan.gather(values, self._step.rows(batch.samples))
             with self._phase("step"):
                 result = self._step.run(batch.dense, batch.labels, parameters, step=step)
-        token = self._gate.requested()
+        token = self._gate.requested() if self._positions.settled else ""
         with self._phase("push"):
             reply = self._servers.push(
-                plan, result, step=step, read_step=read_step, pause=bool(token)
+                plan,
+                result,
+                step=step,
+                read_step=read_step,
+                pause=bool(token),
+                rows=batch.rows if batch is not None else None,
             )
         if batch is not None:
             self._positions.advance(batch.next)

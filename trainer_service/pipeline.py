@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ps_service.client.dense import DenseSide
 from ps_service.client.plan import KeyPlan, KeyPlanner
 from ps_service.client.sparse import PushOutcome, SparseClient
+from ps_service.ranges import BatchRange
 from services.kit.telemetry import timed
 from trainer_service.batch import Batch
 from trainer_service.metrics import TrainerMetrics
@@ -172,20 +173,31 @@ class Servers:
         return self._sparse.pull(plan, step=step, read_only=read_only)
 
     def push(
-        self, plan: KeyPlan, result: StepResult, *, step: int, read_step: int, pause: bool
+        self,
+        plan: KeyPlan,
+        result: StepResult,
+        *,
+        step: int,
+        read_step: int,
+        pause: bool,
+        rows: BatchRange | None = None,
     ) -> Pushed:
         """Sends both gradients of a step and waits until both are applied."""
         samples = len(result.probabilities)
 
         def push_rows() -> PushOutcome:
             grads = plan.scatter(result.row_grads)
-            return self._sparse.push(plan, grads, step=step, read_step=read_step, samples=samples)
+            return self._sparse.push(
+                plan, grads, step=step, read_step=read_step, samples=samples, rows=rows
+            )
 
-        rows = self._beside.submit(push_rows)
+        row_push = self._beside.submit(push_rows)
         try:
-            dense = self._dense.push(result.dense_grads, step=step, samples=samples, pause=pause)
+            dense = self._dense.push(
+                result.dense_grads, step=step, samples=samples, pause=pause, rows=rows
+            )
         finally:
-            outcome = rows.result()
+            outcome = row_push.result()
         return Pushed(dense.values, dense.pause, outcome.missing)
 
     def leave(self, step: int) -> None:

@@ -30,6 +30,7 @@ class ProcessSpec:
     module: str
     arguments: tuple[str, ...]
     env: Mapping[str, str]
+    incarnation: int = 0  # higher: replaces an earlier process of the rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +44,19 @@ class Process:
         None  # negative: minus the signal; None: alive, or unknown after a gateway's restart
     )
     last_words: str = ""  # the end of an ended process's log
+    incarnation: int = 0
 
 
 class Target(Protocol):
     """A place that runs processes."""
 
     def observe(self, job: str, generation: int) -> list[Process]:
-        """Processes of that generation that were ever started."""
+        """Processes of that generation that were ever started; of a rank the newest incarnation."""
 
     def start(self, processes: Sequence[ProcessSpec], fence: int) -> None:
-        """Starts those that were never started; all belong to one generation of one job."""
+        """Starts those that were never started; all belong to one generation of one job. Earlier
+        incarnations that still live are killed.
+        """
 
     def stop(self, job: str, generation: int, *, kill: bool, fence: int) -> None:
         """Asks all processes of the generation to end; `kill` ends them without asking."""

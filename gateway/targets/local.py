@@ -6,6 +6,8 @@ Files, below `{state_dir}/jobs/{job}/`:
   {generation}/{role}-{rank}.exit  its exit code, once its parent has seen it end
   {generation}/{role}-{rank}.log   stdout and stderr
 
+A process that replaces one has `{role}-{rank}.{incarnation}` in place of `{role}-{rank}`.
+
 Processes outlive the gateway. Their identity is the pid *with* its start time, so a later gateway
 finds its predecessor's processes again, and a pid that the system has given to somebody else is
 never signalled. The process writes its pid file itself, exclusively, before it becomes Python: a
@@ -39,7 +41,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LAUNCH = f'set -C; {{ cat /proc/$$/stat {_BOOT_ID} > "$0"; }} 2>/dev/null || exit 1; exec "$@"'
 _LAST_WORDS = 5  # lines
 _TAIL_BYTES = 1 << 20  # of a log are searched for its last lines
-_Key = tuple[str, int, str]  # job, generation, "role-rank"
+_Key = tuple[str, int, str]  # job, generation, name as in the files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +84,20 @@ class LocalTarget:
     def observe(self, job: str, generation: int) -> list[Process]:
         """See Target; reaps children that ended."""
         with self._lock:
-            return [self._look(job, generation, name) for name in self._names(job, generation)]
+            found = [self._look(job, generation, name) for name in self._names(job, generation)]
+        newest = {(p.role, p.rank): p for p in sorted(found, key=lambda p: p.incarnation)}
+        return list(newest.values())
 
     def start(self, processes: Sequence[ProcessSpec], fence: int) -> None:
         """See Target. Raises Unavailable when the machine can't start one."""
         for spec in processes:
             with self._fenced(spec.job, fence), self._lock:
-                name = f"{spec.role}-{spec.rank}"
-                if name in self._names(spec.job, spec.generation):
+                name = _name(spec.role, spec.rank, spec.incarnation)
+                names = self._names(spec.job, spec.generation)
+                if name in names:
                     continue
+                for other in names:
+                    self._end_earlier(spec, other)
                 stem = self._stem(spec.job, spec.generation, name)
                 stem.parent.mkdir(parents=True, exist_ok=True)
                 self._children[spec.job, spec.generation, name] = self._spawn(spec, stem)
@@ -107,9 +114,11 @@ class LocalTarget:
 
     def logs(self, job: str, generation: int, role: Role, rank: int, tail: int) -> str:
         """See Target."""
-        path = self._jobs / job / str(generation) / f"{role}-{rank}.log"
+        folder = self._jobs / job / str(generation)
+        names = [p.stem for p in folder.glob("*.log") if _parts(p.stem)[:2] == (role, rank)]
+        name = max(names, key=lambda name: _parts(name)[2], default=_name(role, rank, 0))
         try:
-            return _tail(path, tail)
+            return _tail(folder / f"{name}.log", tail)
         except FileNotFoundError:
             raise NotFound(
                 f"{role} {rank} of job {job}, generation {generation}, has no log"
@@ -146,9 +155,16 @@ class LocalTarget:
             alive = code is None and (identity is None or identity.alive())
         if not alive and self._children.pop(key, None) is not None and code is not None:
             stem.with_name(f"{name}.exit").write_text(str(code))
-        role, rank = name.rsplit("-", 1)
+        role, rank, incarnation = _parts(name)
         words = "" if alive else _last_words(stem)
-        return Process(Role(role), int(rank), alive, code, words)
+        return Process(role, rank, alive, code, words, incarnation)
+
+    def _end_earlier(self, spec: ProcessSpec, name: str) -> None:
+        """Kills the process `name` if `spec` replaces it."""
+        role, rank, incarnation = _parts(name)
+        earlier = (role, rank) == (spec.role, spec.rank) and incarnation < spec.incarnation
+        if earlier and self._look(spec.job, spec.generation, name).alive:
+            self._signal((spec.job, spec.generation, name), signal.SIGKILL)
 
     def _signal(self, key: _Key, number: signal.Signals) -> None:
         child, identity = self._children.get(key), _read(self._stem(*key))
@@ -159,7 +175,7 @@ class LocalTarget:
                 os.killpg(pid, number)
 
     def _names(self, job: str, generation: int) -> list[str]:
-        """`role-rank` of every process of the generation that was ever started."""
+        """Names of all processes of the generation that were ever started."""
         written = {path.stem for path in (self._jobs / job / str(generation)).glob("*.pid")}
         own = {name for j, g, name in self._children if (j, g) == (job, generation)}
         return sorted(written | own)
@@ -196,6 +212,17 @@ class LocalTarget:
 def create(settings: GatewayConfig) -> LocalTarget:
     """The target as the gateway's settings describe it."""
     return LocalTarget(Path(settings.state_dir), config.inherited())
+
+
+def _name(role: Role, rank: int, incarnation: int) -> str:
+    return f"{role}-{rank}.{incarnation}" if incarnation else f"{role}-{rank}"
+
+
+def _parts(name: str) -> tuple[Role, int, int]:
+    """Inverse of `_name`."""
+    role, place = name.rsplit("-", 1)
+    rank, _, incarnation = place.partition(".")
+    return Role(role), int(rank), int(incarnation or 0)
 
 
 def _read(stem: Path) -> _Identity | None:

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from ps_service import codec
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
+from ps_service.ranges import BatchRange
 from ps_service.tables import NO_OPTIONS, UpdateOptions
+from services.api.manifest import PositionEntry
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
@@ -35,11 +37,20 @@ class DenseSide(Protocol):
     """A trainer's dense side after `configure`, whatever the training mode."""
 
     def push(
-        self, grads: NDArray[np.float32], *, step: int, samples: int, pause: bool
+        self,
+        grads: NDArray[np.float32],
+        *,
+        step: int,
+        samples: int,
+        pause: bool,
+        rows: BatchRange | None = None,
     ) -> DenseStep:
-        """Takes in this trainer's mean gradient (n,) over `samples` rows; the parameters of the
-        next step.
+        """Takes in this trainer's mean gradient (n,) over `samples` rows, which are `rows` (None
+        for none); the parameters of the next step.
         """
+
+    def claim(self, starts: Sequence[PositionEntry], *, step: int) -> list[ps_pb2.ClaimReply]:
+        """Takes source partitions over, to go on after `step`; see `client.claim`."""
 
     def pull(self) -> NDArray[np.float32]:
         """Current values (n,) of the servers."""
@@ -64,6 +75,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         generation: int,
         epoch: int,
         rank: int,
+        incarnation: int = 0,
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
         metrics: ClientMetrics | None = None,
@@ -77,6 +89,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             generation=generation,
             epoch=epoch,
             rank=rank,
+            incarnation=incarnation,
             timeout=timeout,
             stop=stop,
             metrics=metrics,
@@ -120,10 +133,16 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         return self._join(self.ask_all(lambda stub: stub.Pull, request))
 
     def push(
-        self, grads: NDArray[np.float32], *, step: int, samples: int, pause: bool
+        self,
+        grads: NDArray[np.float32],
+        *,
+        step: int,
+        samples: int,
+        pause: bool,
+        rows: BatchRange | None = None,
     ) -> DenseStep:
-        """Pushes this trainer's mean gradient (n,) over `samples` rows; returns once all trainers'
-        is applied, in mode async once this one is.
+        """Pushes this trainer's mean gradient (n,) over `samples` rows, which are `rows` (None for
+        none); returns once all trainers' is applied, in mode async once this one is.
         """
         places = self.places(grads, "grads")
         requests = enumerate(
@@ -133,11 +152,16 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
                 grads=codec.pack_floats(grads[place]),
                 pause=pause,
                 read_version=version,
+                range=rows.to_proto() if rows is not None else None,
             )
             for place, version in zip(places, self._versions, strict=True)
         )
         replies = self.ask(lambda stub: stub.Push, requests)
         return DenseStep(self._join(replies), replies[0].version, replies[0].pause)
+
+    def claim(self, starts: Sequence[PositionEntry], *, step: int) -> list[ps_pb2.ClaimReply]:
+        """Takes source partitions over, to go on after `step`; see `client.claim`."""
+        return self.ask_all(lambda stub: stub.Claim, self.claim_request(starts, step))
 
     def leave(self, step: int) -> None:
         """Says on all blocks that this trainer takes no step after `step`."""

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from ps_service import _native, codec, halves
 from ps_service.client.dense import DenseClient, DenseStep
+from ps_service.ranges import BatchRange
 from ps_service.tables import NO_OPTIONS, UpdateOptions
+from services.api.manifest import PositionEntry
 from services.api.optimizers import KSTEP_OPTIMIZERS
 from services.kit.errors import Conflict
 from services.wire import ps_pb2
@@ -71,7 +73,15 @@ class KStepClient:
         )
         return values
 
-    def push(self, grads: Floats, *, step: int, samples: int, pause: bool) -> DenseStep:
+    def push(
+        self,
+        grads: Floats,
+        *,
+        step: int,
+        samples: int,
+        pause: bool,
+        rows: BatchRange | None = None,  # noqa: ARG002 - a merge is known by its round
+    ) -> DenseStep:
         """Steps locally, and merges where the period ends; `pause` is answered there only."""
         adam = self._configured()
         if samples > 0:
@@ -83,6 +93,10 @@ class KStepClient:
     def pull(self) -> Floats:
         """Values (n,) of the last merge."""
         return self._client.pull()
+
+    def claim(self, starts: Sequence[PositionEntry], *, step: int) -> list[ps_pb2.ClaimReply]:
+        """See DenseClient; `step` is a number of merges here."""
+        return self._client.claim(starts, step=step)
 
     def leave(self, step: int) -> None:
         """Gives the others what this trainer has not merged yet, then leaves. Waits for their next

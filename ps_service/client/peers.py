@@ -2,7 +2,7 @@
 
 Both clients stand on it. Every verb goes to all asked servers at once and has a deadline; a server
 that is away is retried within it. Repeating is safe: reads change nothing that a repeat would not,
-and pushes are numbered by (rank, step).
+and pushes are numbered by (rank, step) and name the rows they are made of.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
+from ps_service.ranges import position_to_proto
+from services.api.manifest import PositionEntry
 from services.kit import rpc
 from services.kit.rpc import Call
 from services.kit.rpc_metrics import ClientMetrics
@@ -39,6 +41,7 @@ class Peers(Generic[StubT]):
         generation: int,
         epoch: int,
         rank: int,
+        incarnation: int,
         timeout: float,
         stop: threading.Event | None,
         metrics: ClientMetrics | None = None,
@@ -50,7 +53,8 @@ class Peers(Generic[StubT]):
         self.names = [f"{role} {i} at {a}" for i, a in enumerate(addresses)]
         self._channels = [rpc.connect(a, tls, metrics) for a in addresses]
         self.stubs = [stub(c) for c in self._channels]
-        self._generation, self._epoch, self._rank = generation, epoch, rank
+        self._generation, self._epoch = generation, epoch
+        self._rank, self._incarnation = rank, incarnation
         self._timeout, self._stop = timeout, stop
 
     def __len__(self) -> int:
@@ -59,8 +63,16 @@ class Peers(Generic[StubT]):
     def caller(self, step: int) -> ps_pb2.Caller:
         """This trainer at `step`."""
         return ps_pb2.Caller(
-            generation=self._generation, epoch=self._epoch, rank=self._rank, step=step
+            generation=self._generation,
+            epoch=self._epoch,
+            rank=self._rank,
+            step=step,
+            incarnation=self._incarnation,
         )
+
+    def claim_request(self, starts: Sequence[PositionEntry], step: int) -> ps_pb2.ClaimRequest:
+        """This trainer takes source partitions over, to go on after `step`."""
+        return ps_pb2.ClaimRequest(caller=self.caller(step), starts=map(position_to_proto, starts))
 
     def ask(
         self,

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from ps_service import codec
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPlan, ShardSlice
+from ps_service.ranges import BatchRange
 from ps_service.tables import TableSpec
+from services.api.manifest import PositionEntry
 from services.kit.errors import InvalidInput
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
@@ -30,7 +32,7 @@ class PushOutcome:
 
     applied: int  # keys updated
     missing: int  # keys without a row, skipped
-    duplicate: int  # shards that had applied this (rank, step) before
+    duplicate: int  # shards that had applied this (rank, step) or these rows before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         generation: int,
         epoch: int,
         rank: int,
+        incarnation: int = 0,
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
         tls: Tls | None = None,
@@ -71,6 +74,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             generation=generation,
             epoch=epoch,
             rank=rank,
+            incarnation=incarnation,
             timeout=timeout,
             stop=stop,
             metrics=metrics,
@@ -127,13 +131,14 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         step: int,
         read_step: int,
         samples: int,
+        rows: BatchRange | None = None,
         event_time: int | None = None,
     ) -> PushOutcome:
         """Pushes flat gradients (plan.value_floats,) of the step; every shard is told, also of an
         empty share.
 
-        `samples` are the rows of the batch the gradients are means over; `read_step` is the step
-        the rows were pulled at; `event_time` as in pull.
+        `samples` are the rows of the batch the gradients are means over, `rows` which they are
+        (None for none); `read_step` is the step the rows were pulled at; `event_time` as in pull.
         """
         self._check(plan)
         if grads.shape != (plan.value_floats,):
@@ -157,6 +162,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
                 event_time=seconds,
                 shows=codec.pack_floats(counts.shows[part.key_range]) if counts else b"",
                 clicks=codec.pack_floats(counts.clicks[part.key_range]) if counts else b"",
+                range=rows.to_proto() if rows is not None else None,
             )
 
         requests = enumerate(request(part) for part in plan.shards)
@@ -179,6 +185,10 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             )
             for reply, name in zip(replies, self.names, strict=True)
         ]
+
+    def claim(self, starts: Sequence[PositionEntry], *, step: int) -> list[ps_pb2.ClaimReply]:
+        """Takes source partitions over, to go on after `step`; see `client.claim`."""
+        return self.ask_all(lambda stub: stub.Claim, self.claim_request(starts, step))
 
     def leave(self, step: int) -> None:
         """Says on all shards that this trainer takes no step after `step`."""

@@ -49,8 +49,8 @@ class DenseBlock {
   static std::unique_ptr<DenseBlock> load(std::span<const std::byte> block);
   // The parameters [offset, offset + size) of dumped blocks laid end to end, with their state,
   // under `params` and `options`, which may differ from the stored ones. Throws
-  // std::invalid_argument like load, and unless the blocks have this optimizer, agree on the step
-  // and hold that many parameters.
+  // std::invalid_argument like load, and unless the blocks have this optimizer and hold that many
+  // parameters. The step is the highest of the blocks'.
   static std::unique_ptr<DenseBlock> join(std::span<const std::span<const std::byte>> blocks,
                                           std::size_t offset, std::size_t size,
                                           std::string_view optimizer, const ParamMap& params,

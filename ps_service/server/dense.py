@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -17,13 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import _native, codec, halves
+from ps_service.ranges import BatchRange, position_to_proto
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
+from ps_service.server.barrier import Fenced
 from ps_service.server.dense_paces import Gradient, LocalSteps, Merged, pace_of
 from ps_service.server.metrics import DenseMetrics
 from ps_service.server.pending import PendingSnapshot
+from ps_service.server.ranges import RangeTable, starts_of
 from ps_service.server.snapshot import DensePlace, DenseSnapshot
 from ps_service.tables import UpdateOptions
+from services.api import manifest as manifests
+from services.api.manifest import PositionEntry
 from services.api.optimizers import KSTEP_OPTIMIZERS
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.storage import Storage
@@ -41,6 +47,7 @@ class _State:
 
     place: DensePlace
     block: _native.DenseBlock
+    ranges: RangeTable
 
 
 class DenseServicer(ps_pb2_grpc.DensePsServicer):
@@ -56,7 +63,7 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         self._assignment, self._storage, self._metrics = assignment, storage, metrics
         self._configuring = threading.Lock()
         self._state: _State | None = None
-        self._pace = pace_of(assignment, self._block, metrics, barrier_seconds)
+        self._pace = pace_of(assignment, self._configured, metrics, barrier_seconds)
         self._pending: PendingSnapshot[DenseSnapshot] = PendingSnapshot()
         metrics.trainers.set_function(lambda: float(self._pace.remaining))
 
@@ -107,8 +114,20 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         grads = codec.unpack_floats(request.grads, "grads", state.place.size)
         if isinstance(self._pace, Merged):
             raise Conflict("Push: this job's mode is kstep, its trainers call Merge")
-        gradient = Gradient(request.samples, grads, request.pause, request.read_version)
-        stepped = self._pace.push(request.caller.rank, request.caller.step, gradient)
+        caller = request.caller
+        gradient = Gradient(
+            samples=request.samples,
+            incarnation=caller.incarnation,
+            range=BatchRange.from_proto(request.range) if request.HasField("range") else None,
+            grads=grads,
+            pause=request.pause,
+            read_version=request.read_version,
+        )
+        try:
+            stepped = self._pace.push(caller.rank, caller.step, gradient)
+        except Fenced:
+            self._metrics.ranges.labels("fenced").inc()
+            raise
         return ps_pb2.DenseValuesReply(
             values=stepped.values, version=stepped.version, pause=stepped.pause
         )
@@ -131,24 +150,42 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
             pause=request.pause,
             leaving=request.leaving,
         )
-        return self._pace.merge(request.caller.rank, request.round, part)
+        caller = request.caller
+        return self._pace.merge(caller.rank, request.round, part, caller.incarnation)
 
     def Leave(
         self, request: ps_pb2.LeaveRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.LeaveReply:
         """See ps.proto."""
         self._assignment.admit(request.caller)
-        return ps_pb2.LeaveReply(remaining=self._pace.leave(request.caller.rank))
+        caller = request.caller
+        return ps_pb2.LeaveReply(remaining=self._pace.leave(caller.rank, caller.incarnation))
+
+    def Claim(
+        self, request: ps_pb2.ClaimRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.ClaimReply:
+        """See ps.proto."""
+        state, caller = self._admitted(request.caller), request.caller
+        first = self._pace.join(caller.rank, caller.step + 1, caller.incarnation)
+        applied = state.ranges.claim(starts_of(request), caller.incarnation)
+        return ps_pb2.ClaimReply(applied=applied, step=first - 1)
+
+    def expel(self, rank: int, incarnation: int) -> None:
+        """Every process of trainer `rank` before `incarnation` is dead."""
+        self._pace.expel(rank, incarnation)
 
     def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.BeginSnapshotReply:
         """See ps.proto."""
         state = self._admitted(request.caller)
-        begun = self._pending.begin(
-            request.uri, lambda: DenseSnapshot(state.block, state.place, self._assignment)
+        applied = state.ranges.positions() if self._pace.by_range else []
+        self._pending.begin(
+            request.uri, lambda: DenseSnapshot(state.block, state.place, self._assignment, applied)
         )
-        return ps_pb2.BeginSnapshotReply(version=begun.version)
+        return ps_pb2.BeginSnapshotReply(
+            version=self._pace.last_step, applied=map(position_to_proto, applied)
+        )
 
     def Snapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
@@ -205,14 +242,16 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
             )
         except ValueError as error:
             raise InvalidInput(f"dense: {error}") from error
+        positions: Sequence[PositionEntry] = ()
         if self._assignment.restore:
+            positions = manifests.read(self._storage, self._assignment.restore).positions
             block = snapshot.read_dense(
                 self._storage, self._assignment.restore, place, self._assignment
             )
             log.info("restored %d parameters from %s", place.size, self._assignment.restore)
         self._metrics.parameters.set(place.size)
         self._metrics.version.set_function(lambda: float(block.step))
-        return _State(place, block)
+        return _State(place, block, RangeTable(self._metrics.ranges, positions))
 
     def _admitted(self, caller: ps_pb2.Caller) -> _State:
         self._assignment.admit(caller)
@@ -220,9 +259,9 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
             raise Conflict(f"dense-PS block {self._assignment.rank} is not configured yet")
         return self._state
 
-    def _block(self) -> _native.DenseBlock:
+    def _configured(self) -> _State:
         assert self._state is not None  # pushes come after Configure
-        return self._state.block
+        return self._state
 
 
 def _current(state: _State) -> ps_pb2.DenseValuesReply:

@@ -11,22 +11,38 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import _native, codec, halves
+from ps_service.ranges import BatchRange
 from ps_service.server.assignment import Assignment, Pace
 from ps_service.server.barrier import StepBarrier, StepLedger
 from ps_service.server.metrics import DenseMetrics
+from ps_service.server.ranges import RangeTable
 from services.kit.telemetry import timed
 from services.wire import ps_pb2
 
 Floats = NDArray[np.float32]
 Part = TypeVar("Part")  # what one trainer gives
 Reply = TypeVar("Reply")  # what all are told
-BlockOf = Callable[[], _native.DenseBlock]  # the configured block
+
+
+class Target(Protocol):
+    """What pushes change."""
+
+    @property
+    def block(self) -> _native.DenseBlock:
+        """The parameters and the optimizer's state."""
+
+    @property
+    def ranges(self) -> RangeTable:
+        """The ranges of source rows that the block has taken in."""
+
+
+TargetOf = Callable[[], Target]  # once it is configured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +50,8 @@ class Gradient:
     """One trainer's validated push."""
 
     samples: int
+    incarnation: int
+    range: BatchRange | None
     grads: Floats  # (n,) mean over the samples
     pause: bool
     read_version: int
@@ -65,9 +83,9 @@ class _AtBarrier(abc.ABC, Generic[Part, Reply]):
     """Everybody waits for everybody, once a step or once a merge."""
 
     def __init__(
-        self, ranks: Sequence[int], block: BlockOf, metrics: DenseMetrics, barrier_seconds: float
+        self, ranks: Sequence[int], target: TargetOf, metrics: DenseMetrics, barrier_seconds: float
     ) -> None:
-        self._block, self._metrics = block, metrics
+        self._target, self._metrics = target, metrics
         self._barrier: StepBarrier[Part, Reply] = StepBarrier(ranks, self._apply, barrier_seconds)
 
     @property
@@ -75,18 +93,31 @@ class _AtBarrier(abc.ABC, Generic[Part, Reply]):
         """Trainers still taking steps."""
         return self._barrier.remaining
 
-    def leave(self, rank: int) -> int:
-        """`rank` takes no further step. Idempotent. Returns the trainers that remain."""
-        return self._barrier.leave(rank)
+    @property
+    def last_step(self) -> int:
+        """The last common step or merge: the same on all blocks while the trainers stand still."""
+        return self._barrier.last_step
+
+    def leave(self, rank: int, incarnation: int) -> int:
+        """See `StepBarrier.leave`."""
+        return self._barrier.leave(rank, incarnation)
+
+    def join(self, rank: int, step: int, incarnation: int) -> int:
+        """See `StepBarrier.join`."""
+        return self._barrier.join(rank, step, incarnation)
+
+    def expel(self, rank: int, incarnation: int) -> None:
+        """See `StepBarrier.expel`."""
+        self._barrier.expel(rank, incarnation)
 
     def close(self) -> None:
         """Ends all waits with Unavailable."""
         self._barrier.close()
 
-    def _arrive(self, rank: int, number: int, part: Part) -> Reply:
+    def _arrive(self, rank: int, number: int, part: Part, incarnation: int) -> Reply:
         """Waits for the others. A repeated part gets the reply of the first."""
         with timed(self._metrics.barrier):
-            outcome = self._barrier.arrive(rank, number, part)
+            outcome = self._barrier.arrive(rank, number, part, incarnation)
         if outcome.duplicate:
             self._metrics.duplicate_pushes.inc()
         return outcome.result
@@ -101,19 +132,26 @@ class Together(_AtBarrier[Gradient, Stepped]):
     in rank order, so it has the same bits however the array is divided into blocks.
     """
 
+    by_range = True  # the block's range table is that of the trainers' positions
+
     def push(self, rank: int, step: int, gradient: Gradient) -> Stepped:
         """Returns once the gradients of all trainers are applied; a repeated push gets the reply of
-        the first, `pause` included.
+        the first, `pause` included. Raises what `RangeTable.apply` does.
         """
-        return self._arrive(rank, step, gradient)
+        if gradient.range is not None:
+            self._target().ranges.check(gradient.range, gradient.incarnation)
+        return self._arrive(rank, step, gradient, gradient.incarnation)
 
     def _apply(self, parts: list[tuple[int, Gradient]]) -> Stepped:
-        """A step without any samples changes nothing."""
-        block = self._block()
-        total = sum(g.samples for _, g in parts)
+        """A step without any samples changes nothing. A range that a trainer which died had given
+        to this block before counts no second time.
+        """
+        block, ranges = self._target().block, self._target().ranges
+        fresh = [g for _, g in parts if ranges.take(g)]
+        total = sum(g.samples for g in fresh)
         if total > 0:
             with timed(self._metrics.apply):
-                block.apply(_mean([(g.samples / total, g.grads) for _, g in parts]))
+                block.apply(_mean([(g.samples / total, g.grads) for g in fresh]))
         values = codec.pack_floats(block.values())
         return Stepped(values, block.step, all(g.pause for _, g in parts))
 
@@ -123,8 +161,10 @@ class OnArrival:
     to pause stops after its own step: nothing of it is under way then.
     """
 
-    def __init__(self, ranks: Sequence[int], block: BlockOf, metrics: DenseMetrics) -> None:
-        self._block, self._metrics = block, metrics
+    by_range = True
+
+    def __init__(self, ranks: Sequence[int], target: TargetOf, metrics: DenseMetrics) -> None:
+        self._target, self._metrics = target, metrics
         self._ledger = StepLedger(ranks)
 
     @property
@@ -132,16 +172,33 @@ class OnArrival:
         """Trainers still taking steps."""
         return self._ledger.remaining
 
-    def leave(self, rank: int) -> int:
-        """`rank` takes no further step. Idempotent. Returns the trainers that remain."""
-        return self._ledger.leave(rank)
+    @property
+    def last_step(self) -> int:
+        """The highest step any trainer has taken."""
+        return self._ledger.last_step
+
+    def leave(self, rank: int, incarnation: int) -> int:
+        """See `StepLedger.leave`."""
+        return self._ledger.leave(rank, incarnation)
+
+    def join(self, rank: int, step: int, incarnation: int) -> int:
+        """See `StepLedger.join`; nobody is waited for. A successor counts on from the rank's last
+        step, so that schedules don't begin anew.
+        """
+        return self._ledger.join(rank, max(step, self._ledger.reached(rank) + 1), incarnation)
+
+    def expel(self, rank: int, incarnation: int) -> None:
+        """See `StepLedger.expel`."""
+        self._ledger.expel(rank, incarnation)
 
     def close(self) -> None:
         """Nobody waits for others here."""
 
     def push(self, rank: int, step: int, gradient: Gradient) -> Stepped:
-        """Applies the gradient unless it is a repeat; either way tells the present values."""
-        block = self._block()
+        """Applies the gradient unless its step or its range is a repeat; either way tells the
+        present values. Raises what `RangeTable.apply` does.
+        """
+        block, ranges = self._target().block, self._target().ranges
 
         def apply() -> bool:
             if gradient.samples > 0:
@@ -150,7 +207,13 @@ class OnArrival:
                     block.apply(gradient.grads)
             return True
 
-        if self._ledger.apply(rank, step, apply) is None:
+        def apply_range() -> bool | None:
+            rows, incarnation = gradient.range, gradient.incarnation
+            if rows is None:
+                return apply()
+            return ranges.apply(rows, incarnation, gradient.samples, apply)
+
+        if self._ledger.apply(rank, step, apply_range, gradient.incarnation) is None:
             self._metrics.duplicate_pushes.inc()
         # Others may step between these two lines: staleness is then told too high, never too low.
         version = block.step
@@ -162,13 +225,18 @@ class Merged(_AtBarrier[LocalSteps, ps_pb2.DenseMergeReply]):
     weight of its samples since the last merge. The rule is in docs/training-modes.md.
     """
 
-    def merge(self, rank: int, number: int, part: LocalSteps) -> ps_pb2.DenseMergeReply:
+    by_range = False  # a merge is of many ranges; rounds alone tell a repeat, and no dead trainer
+    # is replaced in this mode
+
+    def merge(
+        self, rank: int, number: int, part: LocalSteps, incarnation: int
+    ) -> ps_pb2.DenseMergeReply:
         """Returns once the parts of all trainers are merged; a repeat gets the first reply."""
-        return self._arrive(rank, number, part)
+        return self._arrive(rank, number, part, incarnation)
 
     def _apply(self, parts: list[tuple[int, LocalSteps]]) -> ps_pb2.DenseMergeReply:
         given = [part for _, part in parts]
-        block, weights = self._block(), _weights([p.samples for p in given])
+        block, weights = self._target().block, _weights([p.samples for p in given])
         weighted = list(zip(weights, given, strict=True))
         with timed(self._metrics.apply):
             mean = _mean([(w, p.change) for w, p in weighted])
@@ -230,12 +298,12 @@ DensePace = Together | OnArrival | Merged
 
 
 def pace_of(
-    assignment: Assignment, block: BlockOf, metrics: DenseMetrics, barrier_seconds: float
+    assignment: Assignment, target: TargetOf, metrics: DenseMetrics, barrier_seconds: float
 ) -> DensePace:
     """The pace of the assignment's mode."""
     ranks = range(assignment.trainers)
     if assignment.pace is Pace.ON_ARRIVAL:
-        return OnArrival(ranks, block, metrics)
+        return OnArrival(ranks, target, metrics)
     if assignment.pace is Pace.MERGED:
-        return Merged(ranks, block, metrics, barrier_seconds)
-    return Together(ranks, block, metrics, barrier_seconds)
+        return Merged(ranks, target, metrics, barrier_seconds)
+    return Together(ranks, target, metrics, barrier_seconds)

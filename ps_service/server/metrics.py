@@ -48,11 +48,11 @@ class SparseMetrics:
             "Repeated pushes that were acknowledged, not applied.",
             registry=registry,
         )
-        self._rounded_values = prometheus_client.Counter(
-            "embermesh_sparse_rounded_values_total",
-            "Finite values that a 16-bit wire changed beyond rounding, by verb and effect: clipped "
-            "to the largest number, or flushed to zero.",
-            ["verb", "effect"],
+        self.ranges = prometheus_client.Counter(
+            "embermesh_sparse_ranges_total",
+            "Ranges of source rows pushed, by outcome: applied, duplicate (had been applied "
+            "before), fenced (from a trainer that had been replaced).",
+            ["outcome"],
             registry=registry,
         )
         self.staleness = prometheus_client.Histogram(
@@ -73,10 +73,24 @@ class SparseMetrics:
             buckets=_SNAPSHOT_BUCKETS,
             registry=registry,
         )
+        self.rounding = RoundingMetrics(registry)
         self.lifecycle = LifecycleMetrics(registry)
 
-    def rounded(self, verb: str, clipped: int, flushed: int) -> None:
-        """What the wire did to values of one call."""
+
+class RoundingMetrics:
+    """What 16 bits on the wire take from values."""
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._rounded_values = prometheus_client.Counter(
+            "embermesh_sparse_rounded_values_total",
+            "Finite values that a 16-bit wire changed beyond rounding, by verb and effect: clipped "
+            "to the largest number, or flushed to zero.",
+            ["verb", "effect"],
+            registry=registry,
+        )
+
+    def count(self, verb: str, clipped: int, flushed: int) -> None:
+        """Notes the values of one call."""
         self._rounded_values.labels(verb, "clipped").inc(clipped)
         self._rounded_values.labels(verb, "flushed").inc(flushed)
 
@@ -188,6 +202,13 @@ class DenseMetrics:
             "Mode async: steps applied to the block between a trainer's read of the values and the "
             "write of its gradient.",
             buckets=_STALENESS_BUCKETS,
+            registry=registry,
+        )
+        self.ranges = prometheus_client.Counter(
+            "embermesh_dense_ranges_total",
+            "Ranges of source rows pushed, by outcome: applied, duplicate (had been applied "
+            "before), fenced (from a trainer that had been replaced).",
+            ["outcome"],
             registry=registry,
         )
         self.apply = prometheus_client.Histogram(

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ps_service import _native
-from ps_service.server import shard_file
+from ps_service.server import ranges, shard_file
 from ps_service.server.assignment import Assignment
 from ps_service.server.shard_file import ShardFile
 from ps_service.tables import NO_OPTIONS, WEIGHTS, TableSpec, UpdateOptions
 from services.api import manifest as manifests
-from services.api.manifest import Manifest
+from services.api.manifest import Manifest, PositionEntry
 from services.kit.errors import Conflict, Damaged, InvalidInput, Unavailable
 from services.kit.storage import Storage, join
 
@@ -41,6 +41,7 @@ class Restored:
 
     rows: int
     step: int  # of the job's life, the last one before the checkpoint
+    positions: tuple[PositionEntry, ...] = ()  # where its source partitions go on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +59,8 @@ class SparseSnapshot:
     """A shard's rows at the instant of its making, or the changes since the snapshot `since`.
 
     `step` is the last one of the job's life, where schedules go on after a restore; `event_time`
-    is the newest one in Unix seconds. The ages of rows, where they matter, are those at the end of
-    the write.
+    is the newest one in Unix seconds; `applied` is how far the source partitions are. The ages of
+    rows, where they matter, are those at the end of the write.
 
     Raises Conflict if another one is in the making, or if the changes since `since` are not known.
     """
@@ -74,6 +75,7 @@ class SparseSnapshot:
         event_time: int = 0,
         id: int = 0,
         since: int | None = None,
+        applied: Sequence[PositionEntry] = (),
     ) -> None:
         self._shard, self._assignment, self._event_time = shard, assignment, event_time
         try:
@@ -88,6 +90,7 @@ class SparseSnapshot:
             "step": step,
             "id": id,
             "since": since,
+            "applied": ranges.stored_form(applied),
         }
 
     def write(
@@ -157,7 +160,8 @@ def read_sparse(
                 load_block(shard, partition, block, file)
             if uri == manifest_uri:  # ages are whole in every checkpoint
                 _load_ages(shard, owned, file)
-    return Restored(int(shard.rows().sum()), step)
+                ranges.check_stored(file.uri, file.meta.get("applied", ()), manifest.positions)
+    return Restored(int(shard.rows().sum()), step, chain[-1][1].positions)
 
 
 def open_sparse(storage: Storage, uri: str, manifest: Manifest) -> Iterator[ShardFile]:
@@ -201,10 +205,14 @@ class DenseSnapshot:
     """Values and optimizer state of a block at the instant of its making."""
 
     def __init__(
-        self, block: _native.DenseBlock, place: DensePlace, assignment: Assignment
+        self,
+        block: _native.DenseBlock,
+        place: DensePlace,
+        assignment: Assignment,
+        applied: Sequence[PositionEntry] = (),
     ) -> None:
         self._data, self.version = block.dump(), block.step
-        self._place, self._assignment = place, assignment
+        self._place, self._assignment, self._applied = place, assignment, applied
 
     def write(self, storage: Storage, uri: str) -> Written:
         """Writes what it holds."""
@@ -216,6 +224,7 @@ class DenseSnapshot:
             "optimizer": place.optimizer,
             "params": dict(place.params),
             "options": dataclasses.asdict(place.options),
+            "applied": ranges.stored_form(self._applied),
         }
         file = shard_file.write(storage, uri, meta, [(DENSE_BLOCK_ID, self._data)])
         return Written(file.bytes, file.crc32c, [place.size])
@@ -242,6 +251,7 @@ def read_dense(
             raise InvalidInput(
                 f"{file.uri}: dense optimizer is {stored!r}, the job wants {place.optimizer!r}"
             )
+        ranges.check_stored(file.uri, file.meta.get("applied", ()), manifest.positions)
         offset, size = _field(file, "offset", int), _field(file, "parameters", int)
         if offset != total:
             raise Damaged(f"{file.uri} is damaged: it begins at parameter {offset}, not {total}")

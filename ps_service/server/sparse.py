@@ -19,12 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import _native, codec
+from ps_service.ranges import BatchRange, position_to_proto
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
-from ps_service.server.barrier import StepBarrier, StepLedger
+from ps_service.server.barrier import Fenced, StepBarrier, StepLedger
+from ps_service.server.gradient import Gradient, joined_usage, usage_of
 from ps_service.server.lifecycle import Lifecycle
 from ps_service.server.metrics import SparseMetrics
 from ps_service.server.pending import PendingSnapshot
+from ps_service.server.ranges import RangeTable, starts_of
 from ps_service.server.snapshot import Restored, SparseSnapshot
 from ps_service.tables import TableSpec
 from services.kit.errors import Conflict, InvalidInput
@@ -49,19 +52,7 @@ class _State:
     dims: NDArray[np.int64]  # (T,)
     restored: Restored
     lifecycle: Lifecycle
-
-
-@dataclasses.dataclass(frozen=True)
-class _Gradient:
-    """One trainer's validated push."""
-
-    samples: int
-    step: int
-    counts: NDArray[np.uint32]  # (T,)
-    keys: NDArray[np.uint64]
-    grads: NDArray[np.float32]
-    usage: NDArray[np.float32] | None  # (2, n) shows and clicks of the keys; None: one show each
-    event_time: int
+    ranges: RangeTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +75,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         self._configuring = threading.Lock()
         self._state: _State | None = None
         members = range(assignment.trainers)
-        self._barrier: StepBarrier[_Gradient, _Applied] = StepBarrier(
+        self._barrier: StepBarrier[Gradient, _Applied] = StepBarrier(
             members, self._apply_merged, barrier_seconds
         )
         self._ledger = StepLedger(members)
@@ -127,7 +118,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         self._metrics.pulled_keys.labels(purpose).inc(len(keys))
         if request.value_coding != ps_pb2.VALUE_CODING_FP32:
             packed = codec.pack_values(np.frombuffer(values, codec.FLOAT), request.value_coding)
-            self._metrics.rounded("Pull", packed.clipped, packed.flushed)
+            self._metrics.rounding.count("Pull", packed.clipped, packed.flushed)
             values = packed.data
         return ps_pb2.SparsePullReply(values=values)
 
@@ -144,15 +135,23 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         counts, floats = _counts(request.counts, state)
         keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
         grads = codec.unpack_values(request.grads, request.value_coding, "grads", floats)
-        usage = _usage(request, len(keys))
+        usage = usage_of(request, len(keys))
         state.lifecycle.observe(request.event_time)
-        gradient = _Gradient(request.samples, step, counts, keys, grads, usage, request.event_time)
-        applied = self._push(rank, step, gradient)
+        incarnation = request.caller.incarnation
+        rows = BatchRange.from_proto(request.range) if request.HasField("range") else None
+        gradient = Gradient(
+            request.samples, incarnation, rows, step, counts, keys, grads, usage, request.event_time
+        )
+        try:
+            applied = self._push(state, rank, gradient)
+        except Fenced:
+            self._metrics.ranges.labels("fenced").inc()
+            raise
         if applied is None:
             self._metrics.duplicate_pushes.inc()
             return ps_pb2.SparsePushReply(duplicate=True)
         self._metrics.staleness.observe(step - request.read_step)
-        self._metrics.rounded("Push", request.clipped, request.flushed)
+        self._metrics.rounding.count("Push", request.clipped, request.flushed)
         return ps_pb2.SparsePushReply(applied=applied.keys, missing=applied.missing)
 
     def Leave(
@@ -160,7 +159,21 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
     ) -> ps_pb2.LeaveReply:
         """See ps.proto."""
         self._assignment.admit(request.caller)
-        return ps_pb2.LeaveReply(remaining=self._steps.leave(request.caller.rank))
+        caller = request.caller
+        return ps_pb2.LeaveReply(remaining=self._steps.leave(caller.rank, caller.incarnation))
+
+    def Claim(
+        self, request: ps_pb2.ClaimRequest, _context: grpc.ServicerContext
+    ) -> ps_pb2.ClaimReply:
+        """See ps.proto."""
+        state, caller = self._admitted(request.caller), request.caller
+        first = self._steps.join(caller.rank, caller.step + 1, caller.incarnation)
+        applied = state.ranges.claim(starts_of(request), caller.incarnation)
+        return ps_pb2.ClaimReply(applied=applied, step=first - 1)
+
+    def expel(self, rank: int, incarnation: int) -> None:
+        """Every process of trainer `rank` before `incarnation` is dead."""
+        self._steps.expel(rank, incarnation)
 
     def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
@@ -168,6 +181,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         """See ps.proto."""
         state = self._admitted(request.caller)
         since = request.since if request.HasField("since") else None
+        applied = state.ranges.positions()
         with state.lifecycle.held():  # so that an eviction walk is in it as a whole or not at all
             self._pending.begin(
                 request.uri,
@@ -179,9 +193,10 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
                     event_time=state.lifecycle.event_time,
                     id=request.id,
                     since=since,
+                    applied=applied,
                 ),
             )
-        return ps_pb2.BeginSnapshotReply()
+        return ps_pb2.BeginSnapshotReply(applied=map(position_to_proto, applied))
 
     def Snapshot(
         self, request: ps_pb2.SnapshotRequest, context: grpc.ServicerContext
@@ -275,7 +290,8 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             sync=self._assignment.sync,
         )
         lifecycle.start()
-        return _State(tables, seed, shard, dims, restored, lifecycle)
+        ranges = RangeTable(self._metrics.ranges, restored.positions)
+        return _State(tables, seed, shard, dims, restored, lifecycle, ranges)
 
     def _admitted(self, caller: ps_pb2.Caller) -> _State:
         self._assignment.admit(caller)
@@ -284,36 +300,48 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         return self._state
 
     @property
-    def _steps(self) -> StepBarrier[_Gradient, _Applied] | StepLedger:
+    def _steps(self) -> StepBarrier[Gradient, _Applied] | StepLedger:
         """Who keeps count of the trainers' steps in this mode."""
         return self._barrier if self._assignment.sync else self._ledger
 
-    def _push(self, rank: int, step: int, gradient: _Gradient) -> _Applied | None:
+    def _push(self, state: _State, rank: int, gradient: Gradient) -> _Applied | None:
         """None for a duplicate."""
+        step, incarnation, rows = gradient.step, gradient.incarnation, gradient.range
         if self._assignment.sync:
+            if rows is not None:
+                state.ranges.check(rows, incarnation)
             with timed(self._metrics.barrier):
-                outcome = self._barrier.arrive(rank, step, gradient)
+                outcome = self._barrier.arrive(rank, step, gradient, incarnation)
             return None if outcome.duplicate else outcome.result
-        return self._ledger.apply(rank, step, lambda: self._apply([gradient]))
 
-    def _apply_merged(self, gradients: list[tuple[int, _Gradient]]) -> _Applied:
+        def apply() -> _Applied | None:
+            if rows is None:
+                return self._apply([gradient])
+            return state.ranges.apply(
+                rows, incarnation, gradient.samples, lambda: self._apply([gradient])
+            )
+
+        return self._ledger.apply(rank, step, apply, incarnation)
+
+    def _apply_merged(self, gradients: list[tuple[int, Gradient]]) -> _Applied:
         """One update with the gradient of the joined batch: each trainer's mean weighs as much as
         it has samples.
         """
-        total = sum(g.samples for _, g in gradients)
+        assert self._state is not None  # pushes come after Configure
+        fresh = [g for _, g in gradients if self._state.ranges.take(g)]
+        total = sum(g.samples for g in fresh)
         applied = _Applied(0, 0)
         if total > 0:
             applied = self._apply(
                 [
                     dataclasses.replace(g, grads=g.grads * np.float32(g.samples / total))
-                    for _, g in gradients
+                    for g in fresh
                 ]
             )
-        assert self._state is not None  # pushes come after Configure
         self._state.lifecycle.stepped(gradients[0][1].step)
         return applied
 
-    def _apply(self, gradients: Sequence[_Gradient]) -> _Applied:
+    def _apply(self, gradients: Sequence[Gradient]) -> _Applied:
         """All in one native push: gradients of equal keys are summed in this order."""
         state = self._state
         assert state is not None  # pushes come after Configure
@@ -330,7 +358,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             grads,
             step=state.restored.step + max(g.step for g in gradients),
             event_time=max(g.event_time for g in gradients),
-            usage=_joined_usage(gradients),
+            usage=joined_usage(gradients),
         )
         self._metrics.pushed_keys.inc(result.applied)
         self._metrics.missing_keys.inc(result.missing)
@@ -343,31 +371,6 @@ def _counts(counts: Sequence[int], state: _State) -> tuple[NDArray[np.uint32], i
         raise InvalidInput(f"counts has {len(counts)} entries, expected {len(state.tables)} tables")
     array = np.array(counts, dtype=np.uint32)
     return array, int(array @ state.dims)
-
-
-def _usage(request: ps_pb2.SparsePushRequest, keys: int) -> NDArray[np.float32] | None:
-    """(2, keys) shows and clicks, if the request has them."""
-    if not request.shows and not request.clicks:
-        return None
-    shows = codec.unpack_floats(request.shows, "shows", keys)
-    clicks = codec.unpack_floats(request.clicks, "clicks", keys)
-    fits = np.isfinite(shows) & (clicks >= 0) & (clicks <= shows)
-    if not fits.all():
-        at = int(np.argmin(fits))
-        raise InvalidInput(
-            f"shows and clicks of key {at} are {shows[at]} and {clicks[at]}, "
-            "must fulfil 0 <= clicks <= shows"
-        )
-    return np.stack([shows, clicks])
-
-
-def _joined_usage(gradients: Sequence[_Gradient]) -> NDArray[np.float32] | None:
-    if all(g.usage is None for g in gradients):
-        return None
-    once = np.array([[1], [0]], np.float32)
-    return np.concatenate(
-        [np.repeat(once, len(g.keys), 1) if g.usage is None else g.usage for g in gradients], axis=1
-    )
 
 
 def _table_rows(shard: _native.SparseShard, table: int) -> float:

@@ -232,7 +232,10 @@ class JobSpec(Strict):
         default=None, description="Without it the numbers of processes stay as they are."
     )
     max_restarts: int = Field(
-        default=3, ge=0, le=1000, description="Attempts after a process of the job died."
+        default=3,
+        ge=0,
+        le=1000,
+        description="Attempts after a process of the job died, replaced trainers included.",
     )
 
     @model_validator(mode="after")

@@ -160,8 +160,8 @@ class Coordinator:
         try:
             stands = fleet.pause(token, settings.hold_seconds, settings.pause_seconds)
             still_since, created = time.monotonic(), self._clock()
-            _merged(stands)  # else there is no sense in going on
-            base = self._begin_snapshots(checkpoint_id, folder, base, fleet)
+            positions = _merged(stands)
+            base = self._begin_snapshots(checkpoint_id, folder, base, fleet, positions)
         except BaseException:
             self._release(fleet, token)
             raise
@@ -172,16 +172,24 @@ class Coordinator:
                 self._metrics.pause_seconds.observe(time.monotonic() - still_since)
         return stands, created, base
 
-    def _begin_snapshots(self, checkpoint_id: str, folder: str, base: str, fleet: Fleet) -> str:
+    def _begin_snapshots(
+        self,
+        checkpoint_id: str,
+        folder: str,
+        base: str,
+        fleet: Fleet,
+        positions: Sequence[PositionEntry],
+    ) -> str:
         number, seconds = int(checkpoint_id), self._settings.hold_seconds
         if base:
             try:
-                fleet.begin_snapshots(folder, number, seconds, since=int(base))
+                applied = fleet.begin_snapshots(folder, number, seconds, since=int(base))
             except Conflict as error:  # e.g. a shard that has been restarted since
                 log.info("checkpoint %s will be whole: %s", checkpoint_id, error)
             else:
+                _require_agreement(positions, applied)
                 return base
-        fleet.begin_snapshots(folder, number, seconds)
+        _require_agreement(positions, fleet.begin_snapshots(folder, number, seconds))
         return ""
 
     def _require_current(self, job: str, generation: int) -> Run:
@@ -245,6 +253,24 @@ class Coordinator:
             yield
         finally:
             turn.release()
+
+
+def _require_agreement(
+    positions: Sequence[PositionEntry],
+    applied: Sequence[tuple[str, Sequence[trainer_pb2.Position]]],
+) -> None:
+    """Rows that a server holds and the positions leave out would be trained twice after a restore.
+
+    Raises Conflict that names server and partition.
+    """
+    places = {entry.partition: (entry.major, entry.minor) for entry in positions}
+    for server, theirs in applied:
+        for p in theirs:
+            if places.get(p.partition) != (p.major, p.minor):
+                raise Conflict(
+                    f"{server} has applied {p.partition} up to {(p.major, p.minor)}, "
+                    f"its trainer stands at {places.get(p.partition)}: not one instant"
+                )
 
 
 def _merged(stands: Sequence[trainer_pb2.PauseReply]) -> tuple[PositionEntry, ...]:

@@ -60,9 +60,10 @@ class Fleet:
 
     def begin_snapshots(
         self, folder: str, checkpoint: int, timeout: float, since: int | None = None
-    ) -> None:
+    ) -> list[tuple[str, Sequence[trainer_pb2.Position]]]:
         """Lets every parameter server fix what it will write into `folder` for this checkpoint:
-        everything, or what changed since checkpoint `since`.
+        everything, or what changed since checkpoint `since`. Returns each one's name, and how far
+        it has applied the source partitions.
 
         Raises the first failure; Conflict when the dense blocks are not at the same version, or
         when a shard does not know what changed.
@@ -72,6 +73,8 @@ class Fleet:
         versions = sorted({reply.version for reply in dense})
         if len(versions) > 1:
             raise Conflict(f"the dense blocks are at versions {versions}: not one instant")
+        names = [_name(member) for _, member in self._servers()]
+        return [(name, reply.applied) for name, reply in zip(names, replies, strict=True)]
 
     def write_snapshots(
         self, folder: str, checkpoint: int, timeout: float

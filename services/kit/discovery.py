@@ -3,7 +3,7 @@
 Keys, all under `embermesh:`:
   run:{job}         JSON `Run` of the current generation, written by the gateway only
   runs              set of job ids that have a run
-  member:{job}:{generation}:{role}:{rank}
+  member:{job}:{generation}:{role}:{rank}:{incarnation}
                     JSON `Member`, expires unless renewed every second or so
   events:{job}      stream of {time, kind, message}, capped
   checkpoint:{job}  JSON of the newest complete checkpoint, by the checkpoint service only
@@ -21,7 +21,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,6 +79,7 @@ class Member:
     permanent: bool = False  # the error is in the input; a restart can't cure it
     # E.g. step, samples, auc, loss, rows.
     status: dict[str, Any] = dataclasses.field(default_factory=dict)
+    incarnation: int = 0  # of trainers: 0 the first process of the rank, higher for replacements
 
     def to_json(self) -> str:
         """JSON text with enum values as strings."""
@@ -89,6 +90,11 @@ class Member:
         """Inverse of to_json."""
         fields = json.loads(text)
         return cls(**{**fields, "role": Role(fields["role"]), "phase": Phase(fields["phase"])})
+
+
+def incarnation_of(incarnations: Sequence[int], role: Role, rank: int) -> int:
+    """Which process of a place works, `incarnations` being those of the trainers (see Run)."""
+    return incarnations[rank] if role == Role.TRAINER and rank < len(incarnations) else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +108,13 @@ class Run:
     owners: list[int]  # partition -> sparse-PS shard, one entry per partition
     restore: str = ""  # URI of the manifest to start from; empty = from scratch
     active: bool = True  # False once the job is over; the checkpoint service then leaves it alone
+    # Of each trainer rank the incarnation that works; empty: all are the first. The highest of them
+    # is the assignment epoch of the source partitions.
+    incarnations: list[int] = dataclasses.field(default_factory=list)
+
+    def incarnation(self, role: Role, rank: int) -> int:
+        """Of the process that has this place now."""
+        return incarnation_of(self.incarnations, role, rank)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,13 +180,14 @@ class Registry:
             self._redis.delete(_member_key(member))
 
     def members(self, job: str, generation: int) -> list[Member]:
-        """Members whose lease is alive, by role and rank."""
+        """Members whose lease is alive, by role and rank; of a rank the newest incarnation."""
         with _guard("list the members"):
             pattern = f"{_PREFIX}member:{job}:{generation}:*"
             keys = sorted(set(self._redis.scan_iter(pattern, count=500)))  # a scan may repeat a key
             texts: Any = self._redis.mget(keys) if keys else []
-        found = (Member.from_json(t) for t in texts if t is not None)
-        return sorted(found, key=lambda m: (m.role, m.rank))
+        found = [Member.from_json(t) for t in texts if t is not None]
+        newest = {(m.role, m.rank): m for m in sorted(found, key=lambda m: m.incarnation)}
+        return [newest[place] for place in sorted(newest)]
 
     def wait_members(
         self,
@@ -330,7 +344,8 @@ def _guard(what: str) -> Iterator[None]:
 
 
 def _member_key(member: Member) -> str:
-    return f"{_PREFIX}member:{member.job}:{member.generation}:{member.role}:{member.rank}"
+    place = f"{member.role}:{member.rank}:{member.incarnation}"
+    return f"{_PREFIX}member:{member.job}:{member.generation}:{place}"
 
 
 def _text(value: bytes | str) -> str:

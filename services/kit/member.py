@@ -30,6 +30,7 @@ class MemberConfig:
     generation: int
     rank: int
     redis_url: str
+    incarnation: int = 0  # trainers: the first process of the rank, or one that replaced it
     host: str = "127.0.0.1"  # interface of the gRPC and metrics ports
     port: int = 0  # gRPC; 0 = a free one, announced in the lease
     metrics_port: int = 0  # HTTP /metrics, /healthz, /readyz
@@ -52,7 +53,9 @@ class MemberProcess:
         usage.expose(self.metrics)
         self._usage = usage.UsageMeter()
         self._lock = threading.Lock()
-        self._member = Member(settings.job, settings.generation, role, settings.rank)
+        self._member = Member(
+            settings.job, settings.generation, role, settings.rank, incarnation=settings.incarnation
+        )
         self._status: Callable[[], dict[str, Any]] = dict
         self._telemetry = telemetry.TelemetryServer(
             self.metrics, self._ready, settings.host, settings.metrics_port

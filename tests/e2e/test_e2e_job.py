@@ -84,11 +84,18 @@ def test_job_outlives_its_gateway(
     assert done.progress.samples == 200_000
 
 
-@pytest.mark.parametrize("role", ["sparse-ps", "dense-ps", "trainer"])
+@pytest.mark.parametrize(
+    ("role", "mode"), [("sparse-ps", "hybrid"), ("dense-ps", "hybrid"), ("trainer", "sync")]
+)
 def test_killed_process_rolls_back_to_the_checkpoint(
-    cluster: LocalCluster, client: Client, synthetic_job: Make, wait_samples: Wait, role: str
+    cluster: LocalCluster,
+    client: Client,
+    synthetic_job: Make,
+    wait_samples: Wait,
+    role: str,
+    mode: str,
 ) -> None:
-    job = client.submit(synthetic_job(rows=100_000))
+    job = client.submit(synthetic_job(rows=100_000, training={"mode": mode}))
     wait_samples(job.id, 5_000)
     checkpoint = client.checkpoint(job.id)
     assert checkpoint.samples >= 5_000
@@ -98,6 +105,21 @@ def test_killed_process_rolls_back_to_the_checkpoint(
     assert done.restarts == 1 and done.generation == 2
     assert done.progress.samples == 100_000, "every row counts once after the roll-back"
     assert any(f"from {checkpoint.uri}" in line for line in events(client, done))
+
+
+def test_a_killed_trainer_is_replaced_while_the_job_goes_on(
+    cluster: LocalCluster, client: Client, synthetic_job: Make, wait_samples: Wait
+) -> None:
+    job = client.submit(synthetic_job(rows=100_000, checkpoint=None))
+    before = wait_samples(job.id, 5_000)
+    os.kill(pid_of(before, cluster, "trainer", 0), signal.SIGKILL)
+    done = client.wait(job.id, 180)
+    assert done.state == JobState.SUCCEEDED, done.error
+    assert (done.generation, done.restarts) == (1, 1), "there was no checkpoint to go back to"
+    assert done.progress.samples == 100_000
+    assert done.result is not None and done.result.samples == 5_000
+    replaced = [line for line in events(client, done) if line.startswith("replacing: ")]
+    assert len(replaced) == 1 and "trainer 0 becomes incarnation 1" in replaced[0]
 
 
 def test_scale_trainers(client: Client, synthetic_job: Make, wait_samples: Wait) -> None:

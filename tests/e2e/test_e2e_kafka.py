@@ -1,64 +1,30 @@
-"""A Kafka job is stopped midway and restored with other counts: every row trains exactly once.
-
-Each row has a key of its own, in a table with Adam: the row's state holds how often it was updated.
+"""A Kafka job is stopped midway and restored with other counts, and its trainers are killed: every
+row trains exactly once.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import re
+import signal
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from kafka import KafkaProducer
 
 from embermesh.client import Client
-from ps_service import _native
-from ps_service.server import snapshot
-from ps_service.server.assignment import Assignment
-from ps_service.sharding import ShardMap
-from ps_service.tables import table_spec
-from services.api import manifest
-from services.api.optimizers import OptimizerSpec
+from embermesh.cluster import LocalCluster
 from services.api.views import JobState, JobView
-from services.kit.storage import Storage
+from tests.e2e.waiting import until
 from tests.fixtures.kafka_broker import KafkaBroker
+from tests.fixtures.row_counts import counting_job, produce_rows, updates_of_rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
-ROWS, PARTITIONS, ROWS_PER_MESSAGE = 60_000, 6, 50
-
-
-def produce(broker: KafkaBroker, topic: str) -> None:
-    """ROWS rows with the key `row` = 0, 1, …, in Arrow messages over all partitions."""
-    broker.create_topic(topic, PARTITIONS)
-    rng = np.random.default_rng(5)
-    producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=20)
-    for number, first in enumerate(range(0, ROWS, ROWS_PER_MESSAGE)):
-        rows = np.arange(first, first + ROWS_PER_MESSAGE)
-        price = rng.random(ROWS_PER_MESSAGE, dtype=np.float32)
-        label = (rng.random(ROWS_PER_MESSAGE) < price).astype(np.int8)
-        batch = pa.record_batch({"label": label, "row": rows, "price": price})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        producer.send(topic, sink.getvalue().to_pybytes(), partition=number % PARTITIONS)
-    producer.flush()
-    producer.close()
-
-
-def updates_of_rows(uri: str) -> dict[int, int]:
-    """row key -> how often it was updated, read from all shards of a checkpoint."""
-    storage, adam = Storage(), OptimizerSpec(name="adam", params={"lr": 0.001})
-    saved = manifest.read(storage, uri)
-    tables = (table_spec("row", 1, adam, None),)
-    shard = _native.SparseShard([t.native() for t in tables], partitions=saved.partitions, seed=0)
-    whole = Assignment(
-        saved.job, 1, 0, 1, ShardMap.even(saved.partitions, 1), trainers=1, sync=False, restore=uri
-    )
-    snapshot.read_sparse(storage, uri, shard, tables, whole)
-    keys, _, state = shard.export_rows(0)
-    return dict(zip(keys.tolist(), state[:, -1].astype(int).tolist(), strict=True))
+ROWS, PARTITIONS = 60_000, 6
+KILLS, WAITING = 10, 15_000
 
 
 def test_no_row_is_skipped_or_trained_twice_across_a_stop(
@@ -67,21 +33,15 @@ def test_no_row_is_skipped_or_trained_twice_across_a_stop(
     wait_samples: Callable[[str, int], JobView],
     tmp_path: Path,
 ) -> None:
-    produce(kafka_broker, "clicks")
-    spec = {
-        "name": "stream",
-        "model": {"name": "lr"},
-        "data": {"source": f"kafka://{kafka_broker.bootstrap}/clicks", "format": "arrow"},
-        "features": {
-            "dense": ["price"],
-            "sparse": {
-                "row": {"dim": 1, "encode": "id", "optimizer": {"adam": {"lr": 0.001}}},
-            },
-        },
-        "training": {"mode": "hybrid", "batch_size": 16},
-        "resources": {"sparse_ps": 2, "dense_ps": 1, "trainers": 2},
-        "checkpoint": {"to": f"file://{tmp_path / 'checkpoints'}", "keep": 5},
-    }
+    kafka_broker.create_topic("clicks", PARTITIONS)
+    produce_rows(kafka_broker, "clicks", PARTITIONS, range(ROWS))
+    spec = counting_job(
+        kafka_broker,
+        "clicks",
+        training={"mode": "hybrid", "batch_size": 16},
+        resources={"sparse_ps": 2, "dense_ps": 1, "trainers": 2},
+        checkpoint={"to": f"file://{tmp_path / 'checkpoints'}", "keep": 5},
+    )
     job = client.submit(spec)
     wait_samples(job.id, 2_000)
     middle = client.checkpoint(job.id)
@@ -98,6 +58,84 @@ def test_no_row_is_skipped_or_trained_twice_across_a_stop(
     assert done.progress.samples == ROWS
     assert done.checkpoint is not None
     assert updates_of_rows(done.checkpoint.uri) == dict.fromkeys(range(ROWS), 1)
+
+
+class Feeder:
+    """Keeps a job's trainers busy: rows beyond those trained are always waiting in the topic."""
+
+    def __init__(self, broker: KafkaBroker, topic: str, trained: Callable[[], int]) -> None:
+        self.produced = 0
+        self._broker, self._topic, self._trained = broker, topic, trained
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Ends; the number of rows in the topic."""
+        self._stop.set()
+        self._thread.join(timeout=30)
+        assert not self._thread.is_alive()
+        return self.produced
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.2):
+            if self.produced < self._trained() + WAITING // 2:
+                rows = range(self.produced, self.produced + WAITING)
+                produce_rows(self._broker, self._topic, PARTITIONS, rows)
+                self.produced = rows.stop
+
+
+@pytest.mark.timeout(480)  # two minutes on two busy cores, most of it the start of trainers
+def test_trainers_killed_at_random_neither_skip_nor_double_a_row(
+    cluster: LocalCluster, kafka_broker: KafkaBroker, client: Client, tmp_path: Path
+) -> None:
+    """Ten times one of three trainers dies by SIGKILL in the middle of whatever it does; the job
+    goes on in the same generation and never goes back.
+    """
+    kafka_broker.create_topic("chaos", PARTITIONS)
+    job = client.submit(
+        counting_job(
+            kafka_broker,
+            "chaos",
+            endless=True,
+            training={"mode": "hybrid", "batch_size": 16},
+            resources={"sparse_ps": 3, "dense_ps": 2, "trainers": 3},
+            checkpoint={"to": f"file://{tmp_path / 'checkpoints'}", "every": "5s"},
+            max_restarts=100,
+        )
+    )
+    feeder = Feeder(kafka_broker, "chaos", lambda: client.get(job.id).progress.samples)
+    until(lambda: client.get(job.id).state == JobState.RUNNING, seconds=90, what="the start")
+    chance, idle = random.Random(20), threading.Event()
+    for kill in range(1, KILLS + 1):
+        rank = chance.randrange(3)
+        until(partial(at_work, client, job.id, rank), seconds=120, what=f"trainer {rank}")
+        idle.wait(chance.uniform(0.1, 1.0))
+        kill_trainer(cluster, client.get(job.id), rank)
+        until(lambda k=kill: client.get(job.id).restarts == k, seconds=30, what=f"word of {kill}")  # type: ignore[misc]
+    rows = feeder.stop()
+    until(lambda: client.get(job.id).progress.samples >= rows, seconds=150, what=f"{rows} rows")
+    last = client.checkpoint(job.id)
+    view = client.get(job.id)
+    assert (view.state, view.generation, view.restarts) == (JobState.RUNNING, 1, KILLS), view.error
+    client.cancel(job.id)
+    assert last.samples == rows > WAITING
+    assert updates_of_rows(last.uri) == dict.fromkeys(range(rows), 1)
+    assert client.wait(job.id, 60).state == JobState.CANCELLED
+
+
+def kill_trainer(cluster: LocalCluster, job: JobView, rank: int) -> None:
+    """Kills the present process of that rank."""
+    folder = cluster.folder / "jobs" / job.id / str(job.generation)
+    newest = max(folder.glob(f"trainer-{rank}*.pid"), key=lambda file: file.stat().st_mtime_ns)
+    os.kill(int(re.findall(r"\d+", newest.read_text())[0]), signal.SIGKILL)
+
+
+def at_work(client: Client, job: str, rank: int) -> bool:
+    """Whether the present process of that rank takes steps."""
+    view = client.get(job)
+    assert not view.state.final, view.error
+    return any((m.role, m.rank, m.phase) == ("trainer", rank, "ready") for m in view.members)
 
 
 def test_a_broker_that_is_not_there_fails_the_job_with_its_address(

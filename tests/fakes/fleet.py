@@ -62,6 +62,7 @@ class FakeShard:
     begin_error: Exception | None = None
     forgetful: bool = False  # does not know what changed
     hidden: bool = False  # claims to have written, in a place of its own
+    applied: list[trainer_pb2.Position] = field(default_factory=list)
     before_begin: Callable[[], None] = field(default=lambda: None)
     before: Callable[[], None] = field(default=lambda: None)  # it writes
     callers: list[ps_pb2.Caller] = field(default_factory=list)
@@ -82,7 +83,7 @@ class FakeShard:
             raise Conflict(f"the changes since snapshot {since} are not known")
         self.since.append(since)
         self.begun.append(request.uri)
-        return ps_pb2.BeginSnapshotReply(version=self.version)
+        return ps_pb2.BeginSnapshotReply(version=self.version, applied=self.applied)
 
     def Snapshot(
         self, request: ps_pb2.SnapshotRequest, context: grpc.ServicerContext

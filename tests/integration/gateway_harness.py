@@ -70,11 +70,12 @@ class FakeTarget:
         for spec in processes:
             key = (spec.job, spec.generation, spec.role, spec.rank)
             with self._lock:
-                if key in self.table:
+                if key in self.table and self.table[key].incarnation >= spec.incarnation:
                     continue
-                self.table[key] = Process(spec.role, spec.rank, alive=True)
+                process = Process(spec.role, spec.rank, True, incarnation=spec.incarnation)
+                self.table[key] = process
                 self.started.append(spec)
-            self.report(*key)
+            self.report(*key, incarnation=spec.incarnation)
 
     def stop(self, job: str, generation: int, *, kill: bool, fence: int) -> None:
         self._check(job, fence)
@@ -107,7 +108,8 @@ class FakeTarget:
         """Ends a process without a last word."""
         with self._lock:
             key = (job, generation, role, rank)
-            self.table[key] = Process(role, rank, False, code, "the last line\n")
+            incarnation = self.table[key].incarnation
+            self.table[key] = Process(role, rank, False, code, "the last line\n", incarnation)
 
     def _check(self, job: str, fence: int) -> None:
         with self._lock:

@@ -9,15 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import prometheus_client
 import pytest
 import redis
 
 from services.api import manifest as manifests
-from services.checkpoint.config import CheckpointServiceConfig
-from services.checkpoint.coordinator import Coordinator
 from services.checkpoint.fleet import NotRunning
-from services.checkpoint.metrics import CheckpointMetrics
 from services.kit.discovery import Member, Registry, Role
 from services.kit.errors import (
     Conflict,
@@ -27,41 +23,10 @@ from services.kit.errors import (
     Unavailable,
 )
 from services.kit.storage import Storage
+from services.wire import trainer_pb2
 from tests.fakes.fleet import FakeFleet, make_run, running
+from tests.fixtures.checkpoint_bench import JOB, SETTINGS, Bench
 from tests.fixtures.s3 import S3
-
-JOB = "clicks-ab12cd"
-SETTINGS = CheckpointServiceConfig(
-    redis_url="", pause_seconds=5, hold_seconds=5, resume_seconds=5, scan_seconds=0.05
-)
-
-
-class Bench:
-    """A coordinator and what its tests look at."""
-
-    def __init__(self, registry: Registry, root: Path) -> None:
-        self.registry, self.storage = registry, Storage()
-        self.to = f"file://{root}"
-        self.folder = root / JOB
-        self.stop = threading.Event()
-        self.samples = prometheus_client.CollectorRegistry()
-        self.metrics = CheckpointMetrics(self.samples)
-        self.coordinator = self.make()
-
-    def make(self, storage: Storage | None = None, **changes: float) -> Coordinator:
-        settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
-        return Coordinator(
-            self.registry, storage or self.storage, self.metrics, settings, self.stop
-        )
-
-    def events(self) -> list[tuple[str, str]]:
-        return [(e["kind"], e["message"]) for e in self.registry.events(JOB)]
-
-    def failures(self) -> float | None:
-        return self.samples.get_sample_value("embermesh_checkpoint_failures_total", {"job": JOB})
-
-    def folders(self) -> list[str]:
-        return sorted(p.name for p in self.folder.iterdir()) if self.folder.exists() else []
 
 
 @pytest.fixture
@@ -289,6 +254,24 @@ def test_dense_blocks_of_two_instants_are_refused(
         bench.registry.announce(replace(member, job="two-ab", rank=1), lease_seconds=60)
         with pytest.raises(Conflict, match=r"dense blocks are at versions \[40, 41\]"):
             bench.coordinator.take("two-ab", 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_rows_that_a_server_holds_beyond_the_positions_are_no_instant(
+    bench: Bench, fleet: FakeFleet, kind: str
+) -> None:
+    stand = fleet.trainers[0].stand.positions[0]
+    for shard in (*fleet.sparse, *fleet.dense):
+        shard.applied = [stand]
+    assert bench.coordinator.take(JOB, 1, 0).id == "000001"
+    ahead = trainer_pb2.Position()
+    ahead.CopyFrom(stand)
+    ahead.minor += 60
+    (fleet.sparse if kind == "sparse" else fleet.dense)[-1].applied = [ahead]
+    with pytest.raises(Conflict, match=rf"{kind}-ps .* has applied {stand.partition} up to"):
+        bench.coordinator.take(JOB, 1, 0)
+    assert bench.folders() == ["000001"]
+    assert len(fleet.trainers[0].resumed) == 2, "the trainers go on"
 
 
 def test_a_manifest_that_cannot_be_written_is_a_failed_checkpoint(

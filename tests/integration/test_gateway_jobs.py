@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,13 +125,33 @@ def test_a_permanent_error_fails_the_job_with_its_words(harness: Harness) -> Non
 
 
 def test_a_job_that_keeps_failing_fails_after_its_restarts(harness: Harness) -> None:
-    job = harness.submit(max_restarts=1)
+    job = harness.submit(max_restarts=1, training={"mode": "sync"})
     for generation in (1, 2):
         harness.wait(job, "running", generation)
         harness.target.end(job, generation, Role.TRAINER, 0, 1)
     view = harness.wait(job, "failed")
     assert "trainer 0: ended with exit code 1" in view.error
     assert view.error.endswith("(after 1 of max_restarts 1)")
+
+
+def test_a_dead_trainer_is_replaced_while_the_job_runs_on(harness: Harness) -> None:
+    job = harness.submit(max_restarts=2)
+    harness.wait(job, "running", 1)
+    for incarnation in (1, 2):
+        harness.target.end(job, 1, Role.TRAINER, 1, -9)
+        wait_for(partial(newest_is, harness, (1, incarnation)))
+        assert harness.gateway.registry.run(job).incarnations == [0, incarnation]
+    view = harness.wait(job, "running", 1)
+    assert (view.restarts, len(view.members)) == (2, 5)
+    assert harness.events(job).count("replacing") == 2
+    harness.target.end(job, 1, Role.TRAINER, 0, -9)
+    assert harness.wait(job, "failed").error.endswith("(after 2 of max_restarts 2)")
+
+
+def newest_is(harness: Harness, trainer: tuple[int, int]) -> bool:
+    """Whether the process started last is the trainer of that (rank, incarnation)."""
+    newest = harness.target.started[-1]
+    return (newest.role, newest.rank, newest.incarnation) == (Role.TRAINER, *trainer)
 
 
 def test_scaling_goes_through_a_checkpoint(harness: Harness) -> None:

@@ -146,6 +146,16 @@ def test_silence_counts_only_while_somebody_watches() -> None:
     assert watch.update("a", 2, [], 95.0) == {}  # another generation, other processes
 
 
+def test_a_replaced_trainer_is_not_missed() -> None:
+    watch = LeaseWatch()
+    both = [Member("a", 1, Role.TRAINER, rank) for rank in (0, 1)]
+    assert watch.update("a", 1, both, 10.0) == {}
+    assert watch.update("a", 1, [], 15.0, [0, 1]) == {(Role.TRAINER, 0): 5.0}
+    successor = dataclasses.replace(both[1], incarnation=1)
+    assert watch.update("a", 1, [both[0], successor], 40.0, [0, 1]) == {}
+    assert watch.update("a", 1, both[:1], 47.0, [0, 1]) == {(Role.TRAINER, 1): 7.0}
+
+
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[tuple[str, ServerProcess]]:
     """A Redis that a test may stop and start; its data stay on disk."""

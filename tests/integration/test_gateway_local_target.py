@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -223,3 +224,21 @@ def test_a_state_dir_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     target = LocalTarget(tmp_path / "file", {})
     with pytest.raises(Unavailable, match=r"can't write to .*file/jobs"):
         target.start([spec("sleeper")], fence=1)
+
+
+def test_a_replacement_ends_who_was_there_and_has_files_of_its_own(
+    target: LocalTarget, tmp_path: Path, env: dict[str, str]
+) -> None:
+    first = spec("stubborn")
+    target.start([first], fence=1)
+    wait_for(lambda: "up" in log(target))
+    pid = pid_of(tmp_path / "state")
+    target.start([dataclasses.replace(first, module="talker", incarnation=2)], fence=1)
+    wait_for(lambda: not process_exists(pid))
+    wait_for(lambda: not only(target).alive)
+    assert (only(target).incarnation, only(target).exit_code) == (2, 3)
+    assert "oops" in log(target), "the newest one's"
+    later = LocalTarget(tmp_path / "state", env)
+    assert (only(later).incarnation, only(later).exit_code) == (2, 3), "found again by its files"
+    target.start([first], fence=1)
+    assert only(target).incarnation == 2, "nobody is started twice"

@@ -70,19 +70,20 @@ def rows(n: int, seed: int) -> list[Sample]:
     return out
 
 
-def script(batches: Sequence[Sequence[Sample]]) -> ScriptedSource:
-    """The n-th batch leaves lane-00 at n."""
-    return ScriptedSource([batch(samples, minor=i + 1) for i, samples in enumerate(batches)])
+def script(batches: Sequence[Sequence[Sample]], lane: int = 0) -> ScriptedSource:
+    """The n-th batch leaves its lane at n; trainers must not share one."""
+    return ScriptedSource([batch(samples, i + 1, lane) for i, samples in enumerate(batches)])
 
 
-def batch(samples: Sequence[Sample], minor: int) -> Batch:
+def batch(samples: Sequence[Sample], minor: int, lane: int = 0) -> Batch:
     bags = [keys[f] for f in range(FEATURES) for _, _, keys in samples]
     return Batch(
         labels=np.array([y for y, _, _ in samples], np.float32),
         dense=np.array([d for _, d, _ in samples], np.float32).reshape(-1, DENSE),
         keys=np.array([k for bag in bags for k in bag], np.uint64),
         offsets=np.cumsum([0, *(len(b) for b in bags)]).astype(np.int32),
-        next=PositionEntry(partition="lane-00", major=0, minor=minor),
+        first=(0, minor - 1),
+        next=PositionEntry(partition=f"lane-{lane:02d}", major=0, minor=minor),
     )
 
 
@@ -156,7 +157,9 @@ def test_sync_with_two_trainers_equals_one_with_the_joined_batch() -> None:
     shares[1] = shares[1][:-2]
     with PsCluster(sparse=3, dense=2, trainers=2, sync=True) as cluster:
         spec = job(size)
-        trainers = [Trainer(cluster, spec, script(share), rank=r) for r, share in enumerate(shares)]
+        trainers = [
+            Trainer(cluster, spec, script(share, r), rank=r) for r, share in enumerate(shares)
+        ]
         train_together(trainers)
         dense, tables = cluster.dense_values(), exported(cluster, FEATURES)
     assert [t.step.traces for t in trainers] == [1, 1]
@@ -177,7 +180,7 @@ def test_sync_with_two_trainers_equals_one_with_the_joined_batch() -> None:
 def test_every_mode_learns_what_the_labels_hide(pace: Pace) -> None:
     data = [rows(32, seed=s) for s in range(60)]
     with PsCluster(sparse=2, dense=1, trainers=2, pace=pace) as cluster:
-        trainers = [Trainer(cluster, job(32), script(data[r::2] * 3), rank=r) for r in range(2)]
+        trainers = [Trainer(cluster, job(32), script(data[r::2] * 3, r), rank=r) for r in range(2)]
         train_together(trainers)
         before = [int(s.rows().sum()) for s in cluster.shards()]
         lead = trainers[0]
@@ -200,7 +203,7 @@ def test_all_trainers_pause_after_the_same_step_and_go_on(pace: Pace) -> None:
     """In async each after a step of its own; in kstep after a merge."""
     data = [rows(8, seed=s) for s in range(150)]
     with PsCluster(trainers=2, pace=pace) as cluster, ThreadPoolExecutor(4) as pool:
-        trainers = [Trainer(cluster, job(8), script(data), rank=r) for r in range(2)]
+        trainers = [Trainer(cluster, job(8), script(data, r), rank=r) for r in range(2)]
         stop = threading.Event()
         running = [pool.submit(t.run, stop) for t in trainers]
         for token in ("first", "second"):
@@ -226,7 +229,7 @@ def test_all_trainers_pause_after_the_same_step_and_go_on(pace: Pace) -> None:
 def test_a_finished_trainer_does_not_hold_up_the_pause_of_another(pace: Pace) -> None:
     with PsCluster(trainers=2, pace=pace) as cluster, ThreadPoolExecutor(3) as pool:
         long = Trainer(cluster, job(8), script([rows(8, s) for s in range(150)]), rank=0)
-        short = Trainer(cluster, job(8), script([rows(8, seed=1)]), rank=1)
+        short = Trainer(cluster, job(8), script([rows(8, seed=1)], 1), rank=1)
         running = pool.submit(long.run)
         assert pool.submit(short.run).result(WAIT)
         stand = long.gate.pause("t", WAIT, WAIT)
@@ -251,7 +254,7 @@ def test_silence_of_one_trainer_lets_the_other_go_on(sync: bool, pace: Pace) -> 
     with PsCluster(sparse=2, trainers=2, sync=sync, pace=pace) as cluster:
         trainers = [
             Trainer(cluster, job(8), script([rows(8, seed=s) for s in range(3)]), rank=0),
-            Trainer(cluster, job(8), script([*[[]] * 5, rows(4, seed=2)]), rank=1),
+            Trainer(cluster, job(8), script([*[[]] * 5, rows(4, seed=2)], 1), rank=1),
         ]
         train_together(trainers)
         assert trainers[1].progress.samples == 4

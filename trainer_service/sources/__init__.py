@@ -3,18 +3,23 @@
 To add one, write `trainer_service/sources/<scheme>.py` with `open_training` and
 `open_holdout` as here, and name the scheme in `services.api.spec.SCHEMES`. A source is a plain pull
 object: the next batch, the positions, close. It never reads ahead of what it handed out, as far as
-positions tell, and everything it needs to go on is in its positions.
+positions tell, and everything it needs to go on is in its positions. The batches of a source
+partition are its rows in order, end to end: the place where one ends is where the next begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from ps_service.client.claim import Claimed
 from services.api.manifest import PositionEntry
 from services.api.spec import JobSpec
 from services.kit import plugins
 from trainer_service.batch import Batch
+
+# Takes over source partitions, given with the places to begin at; answers where each goes on.
+Claimer = Callable[[Sequence[PositionEntry]], Mapping[str, Claimed]]
 
 _MODULES = {"s3": "file"}  # schemes that another scheme's module reads
 
@@ -35,7 +40,8 @@ class Source(Protocol):
         """Rows of the whole job incl. epochs, where known."""
 
     def next_batch(self, timeout: float) -> Batch | None:
-        """The next batch (never empty); None when there is none within `timeout` seconds.
+        """The next batch; None when there is none within `timeout` seconds. It is empty only where
+        malformed rows are all that is left before a cut.
 
         Raises EndOfData at the end; InvalidInput above `data.max_bad_rows` and for columns that
         aren't there; Damaged, NotFound or Unavailable for files and brokers, naming them.
@@ -51,17 +57,28 @@ class Source(Protocol):
         """Frees files and connections; may be called twice."""
 
 
+def at_the_start(starts: Sequence[PositionEntry]) -> dict[str, Claimed]:
+    """A Claimer for who reads alone."""
+    return {start.partition: Claimed(start) for start in starts}
+
+
 def open_training(
-    spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry] | None = None
+    spec: JobSpec,
+    *,
+    rank: int,
+    trainers: int,
+    resume: Mapping[str, PositionEntry] | None = None,
+    claim: Claimer = at_the_start,
 ) -> Source:
     """This trainer's share of the training rows.
 
-    `resume` are the positions of a manifest, of any former trainer count.
+    `resume` are the positions of a manifest, of any former trainer count; `claim` is called once,
+    with this trainer's source partitions.
 
     Raises what `Source.next_batch` raises, at once where the trouble shows at once.
     """
     opener = _function(spec.data.source, "open_training")
-    source: Source = opener(spec, rank=rank, trainers=trainers, resume=resume or {})
+    source: Source = opener(spec, rank=rank, trainers=trainers, resume=resume or {}, claim=claim)
     return source
 
 

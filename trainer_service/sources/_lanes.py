@@ -10,14 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ps_service.ranges import place_of
 from services.api.manifest import PositionEntry
 from services.kit.errors import InvalidInput
+from trainer_service.sources import Claimer, at_the_start
 
 LANES = 60
 
 
 class Lanes:
-    """Positions of the lanes one trainer owns. `names` are the lanes of the whole job."""
+    """Positions of the lanes one trainer owns. `names` are the lanes of the whole job.
+
+    What `take` answers depends on the stripe alone, so whoever hands a stripe out names the same
+    range.
+    """
 
     def __init__(
         self,
@@ -26,6 +32,7 @@ class Lanes:
         trainers: int,
         epochs: int,
         resume: Mapping[str, PositionEntry],
+        claim: Claimer = at_the_start,
     ) -> None:
         unknown = sorted(resume.keys() - set(names))
         if unknown:
@@ -37,9 +44,15 @@ class Lanes:
         self._epochs = epochs
         self._stripes: int | None = None
         self._next: dict[int, tuple[int, int]] = {}
+        fresh = {
+            name: PositionEntry(partition=name, major=0, minor=lane)
+            for lane, name in enumerate(names)
+        }
+        starts = [resume.get(name, fresh[name]) for name in names[rank::trainers]]
+        claimed = claim(starts)
+        self.starts = {name: claimed[name].position for name in names[rank::trainers]}
         for lane in range(rank, len(names), trainers):
-            entry = resume.get(names[lane])
-            self._next[lane] = (entry.major, entry.minor) if entry else (0, lane)
+            self._next[lane] = place_of(self.starts[names[lane]])
 
     def learn(self, stripes: int) -> None:
         """Tells how many stripes an epoch has; lanes at its end move on to the next one."""
@@ -63,10 +76,10 @@ class Lanes:
         return at is not None and (epoch, stripe) >= at
 
     def take(self, epoch: int, stripe: int) -> PositionEntry:
-        """Moves the stripe's lane behind it; returns where the lane is now."""
-        lane = stripe % len(self._names)
-        self._next[lane] = self._normal(lane, epoch, stripe + len(self._names))
-        return self._entry(lane)
+        """Moves the stripe's lane behind it; returns the place there."""
+        lane, after = stripe % len(self._names), stripe + len(self._names)
+        self._next[lane] = self._normal(lane, epoch, after)
+        return PositionEntry(partition=self._names[lane], major=epoch, minor=after)
 
     def positions(self) -> list[PositionEntry]:
         """All owned lanes."""

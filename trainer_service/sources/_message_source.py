@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from ps_service.ranges import place_of
 from services.api.manifest import PositionEntry
 from services.kit.errors import Unavailable
 from trainer_service.batch import Batch
@@ -66,6 +67,7 @@ class MessageSource:
         self._endless = endless
         self._stream = stream
         self._queues = dict(queues)
+        self._handed = {q.name: q.position for q in queues.values()}  # where the last batch ended
         self._transform = transform
         self._batch_size = batch_size
         self._bad = bad_rows
@@ -96,7 +98,8 @@ class MessageSource:
             queue = self._ready(now - timeout if left >= 0 else now)
             if queue is not None:
                 batch = self._batch(queue)
-                if batch.samples:
+                if batch.samples or queue.at_cut:
+                    self._handed[queue.name] = batch.next
                     return batch
                 continue
             if not self._endless and all(q.complete for q in self._queues.values()):
@@ -144,7 +147,8 @@ class MessageSource:
                 self._bad.add(f"{where}, row {before.minor + index} of the batch", reason)
             self._bad.add_silent(bad - len(rows.reasons))
             self._bad.check()
-        return Batch(rows.labels, rows.dense, rows.keys, rows.offsets, queue.position)
+        first = place_of(self._handed[queue.name])
+        return Batch(rows.labels, rows.dense, rows.keys, rows.offsets, first, queue.position)
 
     def _fetch(self, seconds: float) -> None:
         found = self._stream.poll(seconds, self._poll_messages) if self._queues else {}

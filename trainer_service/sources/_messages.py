@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from ps_service.ranges import Place
 from services.api.manifest import PositionEntry
 from services.kit.errors import InvalidInput
 from trainer_service.decode_message import BadMessage, MessageDecoder
@@ -40,7 +41,10 @@ class MessageQueue:
         decoder: MessageDecoder,
         bad_rows: BadRows,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        cuts: Iterable[Place] = (),
     ) -> None:
+        """`cuts` are places in ascending order at which a batch must end."""
         self.name = name
         self.end = end
         self.rows = 0  # waiting
@@ -53,6 +57,8 @@ class MessageQueue:
         self._messages: deque[Message] = deque()
         self._skip = (start.major, start.minor)
         self._used = 0  # rows of the first message already handed out
+        self._cuts = deque(cuts)
+        self.at_cut = False  # the last batch ends at one
 
     def add(self, offset: int, value: bytes | None) -> None:
         """Decodes a message; one that can't be read is counted as a bad row. Messages come in
@@ -85,8 +91,8 @@ class MessageQueue:
         self.rows += len(rows) - used
 
     def take(self, limit: int) -> pa.RecordBatch:
-        """Up to `limit` waiting rows (there must be some) that fit together; moves the position
-        behind them.
+        """Up to `limit` waiting rows (there must be some) that fit together and lie on one side of
+        every cut; moves the position behind them.
         """
         pieces: list[tuple[Any, int, int]] = []
         taken = 0
@@ -95,7 +101,10 @@ class MessageQueue:
             message = self._messages[0]
             if pieces and not self._decoder.fits(pieces[0][0], message.rows):
                 break
-            stop = min(len(message.rows), self._used + limit - taken)
+            end = self._end(message, begun=bool(pieces))
+            if end <= self._used:
+                break
+            stop = min(end, self._used + limit - taken)
             pieces.append((message.rows, self._used, stop))
             taken += stop - self._used
             if stop < len(message.rows):
@@ -103,7 +112,23 @@ class MessageQueue:
             else:
                 offset, self._used = message.offset + 1, 0
                 self._messages.popleft()
+        self.at_cut = bool(self._cuts) and (offset, self._used) >= self._cuts[0]
+        while self._cuts and (offset, self._used) >= self._cuts[0]:
+            self._cuts.popleft()
         self.rows -= taken
         self.waiting_since = self._clock()
         self.position = self.position.model_copy(update={"major": offset, "minor": self._used})
         return self._decoder.join(pieces)
+
+    def _end(self, message: Message, *, begun: bool) -> int:
+        """Rows of the message before the next cut; none where a batch that has begun must end."""
+        while self._cuts:
+            major, minor = self._cuts[0]
+            if message.offset < major:
+                break
+            if message.offset == major and self._used < minor:
+                return minor
+            if begun:
+                return 0
+            self._cuts.popleft()  # nothing is left to hand out before it
+        return len(message.rows)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps_service.ranges import place_of
 from services.api.manifest import PositionEntry
 from trainer_service.batch import Batch
 from trainer_service.sources import EndOfData
@@ -63,6 +64,7 @@ class StripeSource:
         self._epochs = epochs
         self._bad = bad_rows
         self._failure: Exception | None = None
+        self._handed = dict(lanes.starts)  # lane -> where its last batch ended
         if stripes.count is not None:
             lanes.learn(stripes.count)
         self._walk = self._batches()
@@ -120,6 +122,7 @@ class StripeSource:
             batch = self._batch(epoch, stripe, counted)
             self._bad.check()
             if batch.samples:
+                self._handed[batch.next.partition] = batch.next
                 yield batch
         self._bad.check()
 
@@ -134,4 +137,7 @@ class StripeSource:
         if probabilities is not None and bad:
             probabilities = probabilities[rows.good]
         position = self._lanes.take(epoch, stripe.index)
-        return Batch(rows.labels, rows.dense, rows.keys, rows.offsets, position, probabilities)
+        first = place_of(self._handed[position.partition])
+        return Batch(
+            rows.labels, rows.dense, rows.keys, rows.offsets, first, position, probabilities
+        )

@@ -9,6 +9,7 @@ import pyarrow as pa
 from services.api.manifest import PositionEntry
 from services.api.spec import JobSpec
 from trainer_service.decode import BadLine, RowReader, open_rows
+from trainer_service.sources import Claimer
 from trainer_service.sources._bad_rows import BadRows
 from trainer_service.sources._lanes import Lanes, lane_names
 from trainer_service.sources._stripes import Stripe, StripeSource
@@ -71,7 +72,12 @@ class FileStripes:
 
 
 def open_training(
-    spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
+    spec: JobSpec,
+    *,
+    rank: int,
+    trainers: int,
+    resume: Mapping[str, PositionEntry],
+    claim: Claimer,
 ) -> StripeSource:
     """See `sources.open_training`. With `holdout.last`, text files take one pass for counting."""
     url = spec.data.source
@@ -82,7 +88,7 @@ def open_training(
     elif reader.cheap:
         end = reader.count()
     stripes = FileStripes(url, reader, spec.training.batch_size, 0, end)
-    lanes = Lanes(lane_names(), rank, trainers, spec.training.epochs, resume)
+    lanes = Lanes(lane_names(), rank, trainers, spec.training.epochs, resume, claim)
     bad_rows = BadRows(spec.data.max_bad_rows, rank, trainers)
     return StripeSource(stripes, Transform(spec.features), lanes, spec.training.epochs, bad_rows)
 

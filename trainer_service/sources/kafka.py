@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
+from ps_service.client.claim import Claimed
 from services.api.manifest import PositionEntry
 from services.api.spec import JobSpec
 from services.kit.errors import Damaged, InvalidInput, NotFound, Unavailable
 from trainer_service.decode_message import MessageDecoder, decoder
+from trainer_service.sources import Claimer
 from trainer_service.sources._bad_rows import BadRows
 from trainer_service.sources._message_source import MessageSource
 from trainer_service.sources._messages import MessageQueue
@@ -199,12 +201,17 @@ def connect(spec: JobSpec, url: KafkaUrl) -> AnyTopic:
 
 
 def open_training(
-    spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
+    spec: JobSpec,
+    *,
+    rank: int,
+    trainers: int,
+    resume: Mapping[str, PositionEntry],
+    claim: Claimer,
 ) -> MessageSource:
     """See `sources.open_training`."""
     topic = connect(spec, KafkaUrl.parse(spec.data.source))
     try:
-        return _training(spec, topic, rank, trainers, resume)
+        return _training(spec, topic, rank, trainers, resume, claim)
     except Exception:
         topic.close()
         raise
@@ -224,8 +231,8 @@ def open_holdout(spec: JobSpec, url: str) -> MessageSource | None:
         starts = {}
         for number, (first, end) in topic.ranges().items():
             start = first if last is None else first + training_rows(end - first, last)
-            starts[number] = PositionEntry(
-                partition=topic.name(number), major=start, minor=0, end=end
+            starts[number] = Claimed(
+                PositionEntry(partition=topic.name(number), major=start, minor=0, end=end)
             )
         return _source(spec, topic, starts, bounded=True, total=None)
     except Exception:
@@ -234,7 +241,12 @@ def open_holdout(spec: JobSpec, url: str) -> MessageSource | None:
 
 
 def _training(
-    spec: JobSpec, topic: AnyTopic, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
+    spec: JobSpec,
+    topic: AnyTopic,
+    rank: int,
+    trainers: int,
+    resume: Mapping[str, PositionEntry],
+    claim: Claimer,
 ) -> MessageSource:
     names = {topic.name(number) for number in topic.partitions}
     unknown = sorted(resume.keys() - names)
@@ -246,7 +258,8 @@ def _training(
     last = spec.data.holdout.last if spec.data.holdout is not None else None
     starts: dict[int, PositionEntry] = {}
     rows = 0
-    for number, (first, end) in topic.ranges().items():
+    ranges = topic.ranges()
+    for number, (first, end) in ranges.items():
         name = topic.name(number)
         entry = resume.get(name)
         if entry is None:
@@ -254,12 +267,15 @@ def _training(
             entry = PositionEntry(
                 partition=name, major=first, minor=0, end=0 if spec.data.endless else stop
             )
-        _check_kept(topic, entry, first, end)
         rows += entry.end - first
         if number % trainers == rank:
             starts[number] = entry
+    claimed = claim(list(starts.values()))
+    owned = {number: claimed[entry.partition] for number, entry in starts.items()}
+    for number, place in owned.items():
+        _check_kept(topic, place.position, *ranges[number])
     total = rows if spec.data.format == "json" and not spec.data.endless else None
-    return _source(spec, topic, starts, bounded=not spec.data.endless, total=total)
+    return _source(spec, topic, owned, bounded=not spec.data.endless, total=total)
 
 
 def _check_kept(topic: AnyTopic, entry: PositionEntry, first: int, end: int) -> None:
@@ -274,7 +290,7 @@ def _check_kept(topic: AnyTopic, entry: PositionEntry, first: int, end: int) -> 
 def _source(
     spec: JobSpec,
     topic: AnyTopic,
-    starts: Mapping[int, PositionEntry],
+    starts: Mapping[int, Claimed],
     *,
     bounded: bool,
     total: int | None,
@@ -283,9 +299,14 @@ def _source(
     messages: MessageDecoder = decoder(spec.data.format, spec.features.columns())
     queues = {
         number: MessageQueue(
-            entry.partition, entry, entry.end if bounded else None, messages, bad_rows
+            start.position.partition,
+            start.position,
+            start.position.end if bounded else None,
+            messages,
+            bad_rows,
+            cuts=start.cuts,
         )
-        for number, entry in starts.items()
+        for number, start in starts.items()
     }
     return MessageSource(
         topic,

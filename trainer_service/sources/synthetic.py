@@ -27,6 +27,7 @@ import pyarrow as pa
 from services.api.manifest import PositionEntry
 from services.api.spec import JobSpec
 from services.kit.errors import InvalidInput
+from trainer_service.sources import Claimer
 from trainer_service.sources._bad_rows import BadRows
 from trainer_service.sources._lanes import Lanes, lane_names
 from trainer_service.sources._stripes import Stripe, StripeSource
@@ -182,13 +183,18 @@ class SyntheticStripes:
 
 
 def open_training(
-    spec: JobSpec, *, rank: int, trainers: int, resume: Mapping[str, PositionEntry]
+    spec: JobSpec,
+    *,
+    rank: int,
+    trainers: int,
+    resume: Mapping[str, PositionEntry],
+    claim: Claimer,
 ) -> StripeSource:
     """See `sources.open_training`."""
     check_columns(spec.features, CriteoModel.columns)
     url = spec.data.source
     rows, _ = _split(spec, SyntheticUrl.parse(url))
-    lanes = Lanes(lane_names(), rank, trainers, spec.training.epochs, resume)
+    lanes = Lanes(lane_names(), rank, trainers, spec.training.epochs, resume, claim)
     return _source(spec, url, rows, _TRAINING, lanes, spec.training.epochs)
 
 

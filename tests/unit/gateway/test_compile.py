@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
 import pytest
 
@@ -59,6 +60,14 @@ def test_every_process_can_read_its_settings() -> None:
         assert (settings.job, settings.rank) == (run.job, process.rank)
         assert (settings.redis_url, settings.host) == ("redis://r:1/0", "10.0.0.1")
         assert settings.log_level == "debug"
+
+
+def test_a_replacement_is_told_its_incarnation() -> None:
+    spec = make_spec(1, 1, 3)
+    record = dataclasses.replace(new_record(spec, 1.0), incarnations=(0, 4, 2))
+    made = processes(make_run(record, spec), spec, Surroundings("", "", "info"))
+    told = [config.load(MemberConfig, process.env).incarnation for process in made]
+    assert told == [process.incarnation for process in made] == [0, 0, 0, 4, 2]
 
 
 def test_the_settings_of_a_process_round_trip() -> None:

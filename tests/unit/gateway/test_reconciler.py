@@ -7,78 +7,26 @@ from typing import Any
 
 import pytest
 
-from gateway.actions import Emit, PublishRun, RetireRun, Start, Stop, TakeCheckpoint
+from gateway.actions import PublishRun, RetireRun, Start, Stop, TakeCheckpoint
 from gateway.checkpoints import Call
-from gateway.reconciler import FINAL, SCALE, Limits, Seen, Step, step
+from gateway.reconciler import FINAL, SCALE, Seen, Step, step
 from gateway.record import JobRecord
-from gateway.targets import Process
-from services.api import spec as jobspec
-from services.api.views import CheckpointView, JobState
-from services.kit.discovery import Checkpoint, Member, Phase, Role, Run
-
-LIMITS = Limits(start=100.0, stop=10.0, silence=30.0, checkpoint=60.0)
-ALL = [(Role.SPARSE_PS, 0), (Role.SPARSE_PS, 1), (Role.DENSE_PS, 0)]
-ALL += [(Role.TRAINER, 0), (Role.TRAINER, 1)]
-NEWEST = Checkpoint("000004", "file://c/a-1/000004/manifest.json", 1.0, 10, 20, 30)
-TAKEN = CheckpointView(id="000005", uri="file://c/a-1/000005/manifest.json", created=2.0)
-
-
-def make_spec(checkpoint: bool = True, max_restarts: int = 2) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": "a",
-        "model": {"name": "lr"},
-        "data": {"source": "synthetic://criteo"},
-        "features": {"sparse": {"C1": {}}},
-        "resources": {"sparse_ps": 2, "dense_ps": 1, "trainers": 2},
-        "max_restarts": max_restarts,
-    }
-    if checkpoint:
-        document["checkpoint"] = {"to": "file://c"}
-    return jobspec.validate(document).model_dump(mode="json")
-
-
-def job(state: JobState, *, checkpoint: bool = True, **changes: Any) -> JobRecord:
-    generation = 0 if state == JobState.PENDING else 3
-    base = JobRecord(
-        id="a-1",
-        name="a",
-        spec=make_spec(checkpoint),
-        created=1.0,
-        updated=1.0,
-        since=1000.0,
-        generation=generation,
-    )
-    return dataclasses.replace(base, state=state, **changes)
-
-
-def run(generation: int = 3, active: bool = True) -> Run:
-    return Run(job="a-1", generation=generation, spec={}, epoch=1, owners=[], active=active)
-
-
-def members(phase: Phase = Phase.READY, trainers: Phase | None = None) -> tuple[Member, ...]:
-    def of(role: Role, rank: int) -> Member:
-        now = trainers if trainers is not None and role == Role.TRAINER else phase
-        return Member("a-1", 3, role, rank, phase=now, status={"samples": 100})
-
-    return tuple(of(role, rank) for role, rank in ALL)
-
-
-def alive() -> tuple[Process, ...]:
-    return tuple(Process(role, rank, alive=True) for role, rank in ALL)
-
-
-def seen(**changes: Any) -> Seen:
-    return dataclasses.replace(Seen(run=run(), processes=alive(), members=members()), **changes)
-
-
-def kinds(result: Step) -> list[str]:
-    return [action.kind for action in result.actions]
-
-
-def event(result: Step) -> Emit:
-    (only,) = [action for action in result.actions if isinstance(action, Emit)]
-    return only
-
+from services.api.views import JobState
+from services.kit.discovery import Phase, Role, Run
+from tests.fixtures.gateway_looks import (
+    LIMITS,
+    NEWEST,
+    TAKEN,
+    alive,
+    ended,
+    event,
+    failed,
+    job,
+    kinds,
+    members,
+    run,
+    seen,
+)
 
 # ---- start
 
@@ -131,18 +79,10 @@ def test_a_start_that_takes_too_long_names_who_is_missing_and_why() -> None:
 # ---- failures
 
 
-def failed(member: int, error: str, permanent: bool = False) -> Seen:
-    there = list(members())
-    there[member] = dataclasses.replace(
-        there[member], phase=Phase.FAILED, error=error, permanent=permanent
-    )
-    return seen(members=tuple(there))
-
-
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])
 def test_a_failed_member_restarts_the_job_from_the_newest_checkpoint(state: JobState) -> None:
     look = dataclasses.replace(failed(3, "lost connection"), newest=NEWEST)
-    result = step(job(state, restarts=1), look, 2000.0, LIMITS)
+    result = step(job(state, restarts=1, mode="sync"), look, 2000.0, LIMITS)
     record = result.record
     assert (record.state, record.becomes) == (JobState.STOPPING, JobState.PENDING)
     assert (record.restarts, record.restore) == (2, NEWEST.uri)
@@ -180,11 +120,6 @@ def test_the_permanent_failure_is_blamed_then_the_server() -> None:
     )
 
 
-def ended(code: int | None, words: str = "") -> Seen:
-    dead = Process(Role.TRAINER, 1, alive=False, exit_code=code, last_words=words)
-    return seen(processes=(*alive()[:-1], dead))
-
-
 @pytest.mark.parametrize(
     ("code", "text"),
     [
@@ -194,7 +129,8 @@ def ended(code: int | None, words: str = "") -> Seen:
     ],
 )
 def test_a_process_without_a_last_word_is_described(code: int | None, text: str) -> None:
-    result = step(job(JobState.RUNNING), ended(code, "last line\n"), 2000.0, LIMITS)
+    record = job(JobState.RUNNING, mode="sync")
+    result = step(record, ended(code, "last line\n"), 2000.0, LIMITS)
     assert (result.record.becomes, result.record.error) == (JobState.PENDING, text)
 
 
@@ -203,7 +139,7 @@ def test_exit_code_2_is_permanent_even_without_a_lease() -> None:
 
 
 def test_a_live_process_without_lease_is_dead_only_after_the_silence_bound() -> None:
-    record = job(JobState.RUNNING)
+    record = job(JobState.RUNNING, mode="sync")
     assert step(record, seen(silent={(Role.TRAINER, 0): 29.0}), 2000.0, LIMITS) == Step(record)
     result = step(record, seen(silent={(Role.TRAINER, 0): 31.0}), 2000.0, LIMITS)
     assert result.record.becomes == JobState.PENDING
@@ -211,8 +147,10 @@ def test_a_live_process_without_lease_is_dead_only_after_the_silence_bound() -> 
 
 
 def test_a_process_the_target_lost_is_a_failure() -> None:
-    result = step(job(JobState.RUNNING), seen(processes=alive()[:-1]), 2000.0, LIMITS)
-    assert result.record.error == "trainer 1 has vanished"
+    for mode, lost, name in (("sync", 4, "trainer 1"), ("hybrid", 2, "dense-ps 0")):
+        left = tuple(p for i, p in enumerate(alive()) if i != lost)
+        result = step(job(JobState.RUNNING, mode=mode), seen(processes=left), 2000.0, LIMITS)
+        assert result.record.error == f"{name} has vanished"
 
 
 # ---- running and the end

@@ -32,6 +32,7 @@ def batch(minor: int, rows: int = 3) -> Batch:
         dense=np.zeros((rows, 1), np.float32),
         keys=np.arange(rows, dtype=np.uint64),
         offsets=np.arange(rows + 1, dtype=np.int32),
+        first=(0, minor - 1),
         next=PositionEntry(partition="lane-00", major=0, minor=minor),
     )
 
@@ -86,12 +87,13 @@ class Recorder:
 class Rig:
     """A loop over a recorder, with the real gate, positions, progress and metrics."""
 
-    def __init__(self, script: list[Any]) -> None:
+    def __init__(self, script: list[Any], ahead: dict[str, tuple[int, int]] | None = None) -> None:
         self.recorder, self.gate, self.stop = Recorder(script), PauseGate(), threading.Event()
         self.registry = prometheus_client.CollectorRegistry()
         metrics = TrainerMetrics(self.registry)
         self.progress = Progress(metrics, restored_samples=100)
-        self.positions = Positions([PositionEntry(partition="lane-00", major=0, minor=0)])
+        start = [PositionEntry(partition="lane-00", major=0, minor=0)]
+        self.positions = Positions(start, ahead)
         self.loop = Loop(
             batches=cast(ReadAhead, self.recorder),
             servers=cast(Servers, self.recorder),
@@ -102,8 +104,8 @@ class Rig:
             metrics=metrics,
         )
 
-    def run(self) -> bool:
-        return self.loop.run(np.zeros(1, np.float32), self.stop)
+    def run(self, after: int = 0) -> bool:
+        return self.loop.run(np.zeros(1, np.float32), self.stop, after)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"embermesh_trainer_{name}", labels)
@@ -205,6 +207,24 @@ def test_pause_waits_for_the_common_boundary_and_holds_there() -> None:
     pushes = [c for c in rig.recorder.calls if c[0] == "push"]
     assert [c[-1] for c in pushes] == [False, False, True, True, False]
     assert rig.metric("pause_seconds_count") == 1
+
+
+def test_a_trainer_that_took_over_pauses_only_once_it_is_settled() -> None:
+    """Its steps go on from the others' count; what it sends again is in no checkpoint."""
+    rig = Rig([batch(i) for i in range(1, 5)], ahead={"lane-00": (0, 2)})
+    rig.recorder.grant_pause = True
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(rig.gate.pause, "ckpt", WAIT, WAIT)
+        while not rig.gate.requested():
+            pass
+        running = threading.Thread(target=rig.run, kwargs={"after": 40})
+        running.start()
+        stand = asked.result(WAIT)
+        assert (stand.step, stand.positions[0].minor) == (43, 3)
+        assert rig.gate.resume("ckpt")
+        running.join(WAIT)
+    pushes = [c for c in rig.recorder.calls if c[0] == "push"]
+    assert [(c[1], c[-1]) for c in pushes] == [(41, False), (42, False), (43, True), (44, False)]
 
 
 def test_progress_after_the_end_tells_the_mean_speed() -> None:

@@ -36,6 +36,7 @@ def batch(number: int, rows: int = 2) -> Batch:
         dense=np.full((rows, 1), number, np.float32),
         keys=np.arange(rows, dtype=np.uint64),
         offsets=np.arange(rows + 1, dtype=np.int32),
+        first=(0, number - 1),
         next=PositionEntry(partition="lane-00", major=0, minor=number),
     )
 
@@ -109,7 +110,8 @@ def test_a_bad_plan_surfaces_too() -> None:
         dense=np.zeros((2, 1), np.float32),
         keys=np.zeros(1, np.uint64),
         offsets=np.array([0, 1, 9], np.int32),
-        next=PositionEntry(partition="p", major=0, minor=0),
+        first=(0, 0),
+        next=PositionEntry(partition="p", major=0, minor=2),
     )
     with read_ahead(ScriptedSource([broken])) as batches, pytest.raises(Exception, match="offsets"):
         batches.next(threading.Event())

@@ -17,6 +17,17 @@ def test_untouched_partitions_keep_their_start() -> None:
     assert positions.entries() == (entry("clicks-0", 3, end=50), entry("clicks-1", 12, end=90))
 
 
+def test_it_is_settled_when_every_place_that_some_server_had_reached_is_passed() -> None:
+    start = [entry("clicks-0", 3), entry("clicks-1", 7)]
+    assert Positions(start).settled
+    positions = Positions(start, ahead={"clicks-1": (9, 2)})
+    for place, settled in ((entry("clicks-0", 50), False), (entry("clicks-1", 9, 1), False)):
+        positions.advance(place)
+        assert positions.settled == settled
+    positions.advance(entry("clicks-1", 9, 2))
+    assert positions.settled
+
+
 def test_entries_are_a_copy() -> None:
     positions = Positions([entry("lane-00", 0)])
     before = positions.entries()

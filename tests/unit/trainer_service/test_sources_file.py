@@ -112,6 +112,38 @@ def test_resume_with_another_trainer_count_gives_exactly_the_rest(
     assert sorted(seen) == sorted([*range(rows)] * epochs)
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 400), st.sampled_from([1, 2, 3]), st.integers(0, 200), st.booleans())
+def test_a_successor_hands_out_the_same_ranges(tmp_path_factory, rows, epochs, taken, counted):
+    """Whether or not it knows how long the file is, and whatever rows are bad."""
+    path = tmp_path_factory.mktemp("ranges") / "a.csv"
+    lines = [f"{'?' if i % 5 == 3 else i % 2},{i}\n" for i in range(rows)]
+    path.write_text("y,id\n" + "".join(lines))
+    last = {"holdout": {"last": 0.1}} if counted else {}
+    spec = job(f"file://{path}", batch_size=2, epochs=epochs, max_bad_rows=10**6, **last)
+
+    def ranges(resume=None):
+        source = open_training(spec, rank=0, trainers=2, resume=resume)
+        found = []
+        try:
+            while True:
+                found.append(take(source))
+        except EndOfData:
+            return found
+
+    whole = ranges()
+    ends: dict[str, PositionEntry] = {}
+    for batch in whole:
+        name = batch.next.partition
+        lane = int(name[-2:])
+        start = ends.get(name, PositionEntry(partition=name, major=0, minor=lane))
+        assert batch.first == (start.major, start.minor), "ranges of a lane lie end to end"
+        ends[name] = batch.next
+    resume = {batch.next.partition: batch.next for batch in whole[:taken]}
+    rest = [(b.rows, b.keys.tolist()) for b in ranges(resume)]
+    assert rest == [(b.rows, b.keys.tolist()) for b in whole[taken:]]
+
+
 def test_next_is_the_position_after_the_batch(tmp_path):
     spec = job(write_csv(tmp_path / "a.csv", 1000), batch_size=10, epochs=2)
     source = open_training(spec, rank=1, trainers=2)

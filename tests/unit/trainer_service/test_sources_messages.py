@@ -112,13 +112,51 @@ def test_a_damaged_arrow_message_is_a_bad_message_and_never_a_crash(data):
 # ---- queues ------------------------------------------------------------------------------------
 
 
-def queue(decoder=None, *, start=(0, 0), end: int | None = 100, limit: int = 10) -> MessageQueue:
+def queue(
+    decoder=None, *, start=(0, 0), end: int | None = 100, limit: int = 10, cuts=()
+) -> MessageQueue:
     entry = PositionEntry(partition="t-0", major=start[0], minor=start[1], end=end or 0)
-    return MessageQueue("t-0", entry, end, decoder or JsonDecoder(COLUMNS), BadRows(limit))
+    decoder = decoder or JsonDecoder(COLUMNS)
+    return MessageQueue("t-0", entry, end, decoder, BadRows(limit), cuts=cuts)
 
 
 def row(i: int) -> dict:
     return {"y": 0, "id": i}
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=8),
+    st.integers(1, 3),
+    st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    st.data(),
+)
+def test_a_successor_ends_batches_where_servers_are(sizes, gap, limits, other_limits, data):
+    """One queue is read in batches of some sizes; another one, which cuts at places that the first
+    one reached, in batches of other sizes: no batch lies on both sides of such a place.
+    """
+    schema = pa.schema([("y", pa.int8()), ("id", pa.uint64())])
+    messages = [arrow([row(v) for v in range(n)], schema) for n in sizes]
+
+    def ends(limits: list[int], start: tuple[int, int], cuts: list[tuple[int, int]]) -> list:
+        q = queue(ArrowDecoder(COLUMNS), start=start, cuts=cuts)
+        for i, message in enumerate(messages):
+            if gap * i >= start[0]:
+                q.add(gap * i, message)
+        places: list[tuple[int, int]] = []
+        while q.rows:
+            q.take(limits[len(places) % len(limits)])
+            places.append((q.position.major, q.position.minor))
+        return places
+
+    reached = ends(limits, (0, 0), [])
+    begin = data.draw(st.integers(0, len(reached)))
+    start = reached[begin - 1] if begin else (0, 0)
+    cuts = sorted(data.draw(st.sets(st.sampled_from(reached[begin:] or [(0, 0)]))))
+    cuts = [cut for cut in cuts if cut > start]
+    again = ends(other_limits, start, cuts)
+    assert set(cuts) <= set(again)
+    assert again == sorted(again)
 
 
 @given(
@@ -213,7 +251,7 @@ class FakeTopic:
 
 
 def source(
-    topic: FakeTopic, *, batch_size: int = 4, endless: bool = False, limit: int = 0
+    topic: FakeTopic, *, batch_size: int = 4, endless: bool = False, limit: int = 0, cuts=()
 ) -> MessageSource:
     bad_rows = BadRows(limit)
     decoder = JsonDecoder(COLUMNS)
@@ -221,7 +259,7 @@ def source(
     for number in topic.messages:
         end = None if endless else topic.high_water(number)
         entry = PositionEntry(partition=f"t-{number}", major=0, minor=0, end=end or 0)
-        queues[number] = MessageQueue(entry.partition, entry, end, decoder, bad_rows)
+        queues[number] = MessageQueue(entry.partition, entry, end, decoder, bad_rows, cuts=cuts)
     return MessageSource(
         topic,
         queues,
@@ -264,6 +302,24 @@ def test_a_bounded_source_hands_out_full_batches_and_ends(gap):
         assert [i for batch in batches for i in batch if i in numbers] == list(numbers)
     assert {p.partition: p.major for p in src.positions()} == {"t-0": 10, "t-3": 5, "t-5": 0}
     assert src.lag() == (3 * gap if gap else 0)
+
+
+def test_ranges_lie_end_to_end_over_bad_rows_too():
+    bad = json.dumps({"y": 5, "id": 1}).encode()
+    stream = [*messages(3), *[bad] * 6, b"{oops", *messages(3, 3)]
+    src = source(FakeTopic({0: stream}), batch_size=3, limit=7)
+    ranges = [take(src, 5.0).rows for _ in range(2)]
+    assert [(r.first, r.last) for r in ranges] == [((0, 0), (3, 0)), ((3, 0), (13, 0))]
+
+
+def test_bad_rows_before_a_cut_make_an_empty_batch():
+    """A server that has applied up to the cut must not get a range that begins before it."""
+    bad = json.dumps({"y": 5, "id": 1}).encode()
+    src = source(FakeTopic({0: [*messages(3), bad, bad, *messages(3, 3)]}), limit=4, cuts=[(5, 0)])
+    src._batch_size = 3  # the batch that ended at the cut was larger
+    got = [take(src, 5.0) for _ in range(3)]
+    assert [b.samples for b in got] == [3, 0, 3]
+    assert [b.rows.last for b in got] == [(3, 0), (5, 0), (8, 0)]
 
 
 def test_an_idle_endless_source_hands_out_what_waits_and_then_nothing():

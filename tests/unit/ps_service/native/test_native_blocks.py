@@ -206,6 +206,20 @@ def test_a_dense_block_survives_its_own_bytes():
     assert copy.dump() == original.dump() != DENSE_BLOCK
 
 
+def test_blocks_of_different_steps_go_on_from_the_highest():
+    """A step whose only rows came from a trainer that died may have reached some blocks only."""
+    ahead = _native.DenseBlock.load(DENSE_BLOCK)
+    ahead.apply(np.ones(5, np.float32))
+    params = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-7}
+    for blocks in ([ahead.dump(), DENSE_BLOCK], [DENSE_BLOCK, ahead.dump()]):
+        joined = _native.DenseBlock.join(
+            blocks, offset=0, size=10, optimizer="adam", optimizer_params=params
+        )
+        assert joined.step == 2
+        values = [_native.DenseBlock.load(block).values() for block in blocks]
+        np.testing.assert_array_equal(joined.values(), np.concatenate(values))
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, len(DENSE_BLOCK) - 1), st.integers(1, 255), st.booleans())
 def test_a_damaged_dense_block_is_refused(at, flip, cut):
