@@ -32,6 +32,7 @@ from trainer_service.metrics import TrainerMetrics
 from trainer_service.pipeline import Floats, ReadAhead, Servers, Stopped
 from trainer_service.positions import Positions, from_manifest
 from trainer_service.progress import Progress
+from trainer_service.rows_ahead import RowsAhead
 from trainer_service.sources import open_holdout, open_training
 from trainer_service.step import TrainStep, build_network, configure_threads
 
@@ -168,10 +169,11 @@ def _take_steps(
     batches = ReadAhead(
         source, job.planner, metrics, idle_after=IDLE_SECONDS if live else None, observer=progress
     )
-    with closing(batches):
+    depth = job.spec.training.depth
+    with closing(batches), closing(RowsAhead(batches, servers, metrics, depth=depth)) as rows:
         process.announce(Phase.READY, progress.status)
         loop = Loop(
-            batches=batches,
+            rows=rows,
             servers=servers,
             step=job.step,
             positions=positions,

@@ -107,25 +107,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
     ) -> ps_pb2.SparsePullReply:
         """See ps.proto."""
         state = self._admitted(request.caller)
-        counts, floats = _counts(request.counts, state)
-        if floats * codec.FLOAT.itemsize + _REPLY_OVERHEAD > MAX_MESSAGE_BYTES:
-            raise InvalidInput(
-                f"counts ask for {floats * codec.FLOAT.itemsize} bytes of rows, a message holds "
-                f"{MAX_MESSAGE_BYTES}"
-            )
-        keys = codec.unpack_keys(request.keys, "keys", int(counts.sum(dtype=np.int64)))
-        if not request.read_only:
-            state.lifecycle.observe(request.event_time)
-        values = state.shard.pull(
-            counts,
-            keys,
-            insert=not request.read_only,
-            step=state.restored.step + request.caller.step,
-            event_time=request.event_time,
-        )
-        purpose = "read_only" if request.read_only else "train"
-        self._metrics.pulled_keys.labels(purpose).inc(len(keys))
-        return ps_pb2.SparsePullReply(values=values)
+        return self._read(request, state, *_asked(request, state))
 
     def Push(
         self, request: ps_pb2.SparsePushRequest, _context: grpc.ServicerContext
@@ -141,14 +123,16 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         keys = codec.unpack_keys(request.keys, "keys", int(counts.sum(dtype=np.int64)))
         grads = codec.unpack_floats(request.grads, "grads", floats)
         usage = _usage(request, len(keys))
+        then = [(pull, *_asked(pull, self._admitted(pull.caller))) for pull in request.then]
         state.lifecycle.observe(request.event_time)
         gradient = _Gradient(request.samples, step, counts, keys, grads, usage, request.event_time)
         applied = self._push(rank, step, gradient)
+        rows = [self._read(pull, state, wanted, names) for pull, wanted, names in then]
         if applied is None:
             self._metrics.duplicate_pushes.inc()
-            return ps_pb2.SparsePushReply(duplicate=True)
+            return ps_pb2.SparsePushReply(duplicate=True, then=rows)
         self._metrics.staleness.observe(step - request.read_step)
-        return ps_pb2.SparsePushReply(applied=applied.keys, missing=applied.missing)
+        return ps_pb2.SparsePushReply(applied=applied.keys, missing=applied.missing, then=rows)
 
     def Leave(
         self, request: ps_pb2.LeaveRequest, _context: grpc.ServicerContext
@@ -278,6 +262,26 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             raise Conflict(f"sparse-PS shard {self._assignment.rank} is not configured yet")
         return self._state
 
+    def _read(
+        self,
+        request: ps_pb2.SparsePullRequest,
+        state: _State,
+        counts: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+    ) -> ps_pb2.SparsePullReply:
+        if not request.read_only:
+            state.lifecycle.observe(request.event_time)
+        values = state.shard.pull(
+            counts,
+            keys,
+            insert=not request.read_only,
+            step=state.restored.step + request.caller.step,
+            event_time=request.event_time,
+        )
+        purpose = "read_only" if request.read_only else "train"
+        self._metrics.pulled_keys.labels(purpose).inc(len(keys))
+        return ps_pb2.SparsePullReply(values=values)
+
     @property
     def _steps(self) -> StepBarrier[_Gradient, _Applied] | StepLedger:
         """Who keeps count of the trainers' steps in this mode."""
@@ -338,6 +342,20 @@ def _counts(counts: Sequence[int], state: _State) -> tuple[NDArray[np.uint32], i
         raise InvalidInput(f"counts has {len(counts)} entries, expected {len(state.tables)} tables")
     array = np.array(counts, dtype=np.uint32)
     return array, int(array @ state.dims)
+
+
+def _asked(
+    request: ps_pb2.SparsePullRequest, state: _State
+) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+    """counts (T,) and keys of a pull that can be answered."""
+    counts, floats = _counts(request.counts, state)
+    if floats * codec.FLOAT.itemsize + _REPLY_OVERHEAD > MAX_MESSAGE_BYTES:
+        raise InvalidInput(
+            f"counts ask for {floats * codec.FLOAT.itemsize} bytes of rows, a message holds "
+            f"{MAX_MESSAGE_BYTES}"
+        )
+    keys = codec.unpack_keys(request.keys, "keys", int(counts.sum(dtype=np.int64)))
+    return counts, keys
 
 
 def _usage(request: ps_pb2.SparsePushRequest, keys: int) -> NDArray[np.float32] | None:

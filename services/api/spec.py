@@ -22,6 +22,7 @@ from services.kit.errors import InvalidInput
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
 SCHEMES = ("file", "s3", "kafka", "synthetic")
 _MAX_DEPTH = 50
+_ROWS_AHEAD = 2  # batches, unless the spec says otherwise
 # Looks at a few items only: the full repr of a few YAML aliases of aliases can fill the memory.
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 80, 80
@@ -106,6 +107,19 @@ class Data(Strict):
         return self
 
 
+class Pipeline(Strict):
+    """What overlaps the step of a trainer."""
+
+    depth: int | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="Batches whose rows are read while an earlier one is trained, at most "
+        "training.staleness; 0: none, and only 0 in mode sync. Rows that the trainer itself "
+        "changes meanwhile are read after that change. Default: 2, or staleness if that is less.",
+    )
+
+
 class Training(Strict):
     """How it is trained."""
 
@@ -124,15 +138,35 @@ class Training(Strict):
         default=4,
         ge=0,
         le=64,
-        description="Bound on the steps between the read of a row and the write of its gradient. "
-        "Trainers of this version read after their last write is applied, which is 0.",
+        description="Bound on the steps between the read of a row and the write of its gradient; a "
+        "trainer's own writes are always in what it reads.",
     )
+    pipeline: Pipeline = Field(default_factory=Pipeline)
     seed: int = Field(
         default=0,
         ge=0,
         lt=2**63,
         description="Fixes initial rows, dense parameters and synthetic data.",
     )
+
+    @property
+    def depth(self) -> int:
+        """Batches whose rows are read ahead."""
+        if self.pipeline.depth is not None:
+            return self.pipeline.depth
+        return 0 if self.mode == "sync" else min(_ROWS_AHEAD, self.staleness)
+
+    @model_validator(mode="after")
+    def _depth_fits(self) -> Training:
+        if self.mode == "sync" and self.depth > 0:
+            raise ValueError(
+                f"pipeline.depth is {self.depth}: mode sync reads no row ahead, give 0"
+            )
+        if self.depth > self.staleness:
+            raise ValueError(
+                f"pipeline.depth is {self.depth}, must be at most staleness, {self.staleness}"
+            )
+        return self
 
 
 class Resources(Strict):

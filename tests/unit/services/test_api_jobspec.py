@@ -103,6 +103,13 @@ def test_a_spec_travels_as_json(document: dict[str, Any]) -> None:
         ("training.batch_size", "many", "training.batch_size: .*integer.*many"),
         ("training.staleness", 65, "training.staleness: .*less than or equal to 64"),
         ("training.mode", "fast", "training.mode: .*hybrid.*fast"),
+        ("training.pipeline", {"depth": -1}, "training.pipeline.depth: .*greater"),
+        ("training.pipeline", {"depth": 5}, "pipeline.depth is 5, must be at most staleness, 4"),
+        (
+            "training",
+            {"mode": "sync", "pipeline": {"depth": 1}},
+            "training: pipeline.depth is 1: mode sync reads no row ahead",
+        ),
         ("model", {}, "model.name: Field required"),
         ("model.hidden", [0], "model.hidden.0: .*greater"),
         ("data.source", "clicks.tsv", "data.source: 'clicks.tsv' must start with one of file://"),
@@ -155,6 +162,21 @@ def test_a_spec_travels_as_json(document: dict[str, Any]) -> None:
 def test_each_mistake_is_named_by_its_field(path: str, value: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         validate(with_path(path, value))
+
+
+@pytest.mark.parametrize(
+    ("training", "depth"),
+    [
+        ({}, 2),
+        ({"staleness": 1}, 1),
+        ({"staleness": 0}, 0),
+        ({"mode": "sync"}, 0),
+        ({"pipeline": {"depth": 4}}, 4),
+        ({"mode": "sync", "pipeline": {"depth": 0}}, 0),
+    ],
+)
+def test_how_many_batches_are_read_ahead(training: dict[str, Any], depth: int) -> None:
+    assert validate({**SMALL, "training": training}).training.depth == depth
 
 
 def test_a_kafka_source_is_read_once_in_a_known_format() -> None:

@@ -20,6 +20,7 @@ from trainer_service.metrics import TrainerMetrics
 from trainer_service.pipeline import Planned, Pushed, ReadAhead, Servers, Stopped
 from trainer_service.positions import Positions
 from trainer_service.progress import Progress
+from trainer_service.rows_ahead import RowsAhead
 from trainer_service.sources import EndOfData
 from trainer_service.step import StepResult, TrainStep
 
@@ -77,7 +78,7 @@ class Recorder:
         samples = len(result.probabilities)
         self.calls.append(("push", kw["step"], kw["read_step"], samples, kw["pause"]))
         self.on_push(kw["step"])
-        return Pushed(np.full(1, kw["step"], np.float32), kw["pause"] and self.grant_pause, 1)
+        return Pushed(np.full(1, kw["step"], np.float32), kw["pause"] and self.grant_pause, 1, [])
 
     def leave(self, step: int) -> None:
         self.calls.append(("leave", step))
@@ -93,7 +94,9 @@ class Rig:
         self.progress = Progress(metrics, restored_samples=100)
         self.positions = Positions([PositionEntry(partition="lane-00", major=0, minor=0)])
         self.loop = Loop(
-            batches=cast(ReadAhead, self.recorder),
+            rows=RowsAhead(
+                cast(ReadAhead, self.recorder), cast(Servers, self.recorder), metrics, depth=0
+            ),
             servers=cast(Servers, self.recorder),
             step=cast(TrainStep, self.recorder),
             positions=self.positions,
