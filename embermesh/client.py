@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -128,12 +128,17 @@ class Client:
         sparse_ps: int | None = None,
         dense_ps: int | None = None,
         trainers: int | None = None,
+        placement: Literal["remote", "embedded"] | None = None,
     ) -> JobView:
         """Starts the job again from a checkpoint (id or manifest URI; default: the newest), maybe
-        with other counts.
+        with other counts or placement.
         """
         body = RestoreRequest(
-            checkpoint=checkpoint, sparse_ps=sparse_ps, dense_ps=dense_ps, trainers=trainers
+            checkpoint=checkpoint,
+            placement=placement,
+            sparse_ps=sparse_ps,
+            dense_ps=dense_ps,
+            trainers=trainers,
         )
         return self._view(JobView, "POST", _path(job, ":restore"), json=body.model_dump())
 

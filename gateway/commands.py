@@ -12,7 +12,7 @@ from typing import Any
 from gateway.record import JobRecord
 from gateway.states import move
 from services.api.views import JobState, RestoreRequest
-from services.kit.errors import Conflict
+from services.kit.errors import Conflict, InvalidInput
 
 _ACTIVE = (JobState.STARTING, JobState.RUNNING)
 
@@ -42,6 +42,7 @@ def restore(record: JobRecord, manifest: str, request: RestoreRequest, now: floa
         "result": None,
         "spec": with_resources(
             record.spec,
+            placement=request.placement,
             sparse_ps=request.sparse_ps,
             dense_ps=request.dense_ps,
             trainers=request.trainers,
@@ -74,7 +75,22 @@ def scale(record: JobRecord, trainers: int, now: float) -> JobRecord:
     return dataclasses.replace(record, scale_to=wanted, scale_at=now, updated=now)
 
 
-def with_resources(spec: dict[str, Any], **counts: int | None) -> dict[str, Any]:
-    """The spec with other process counts; None leaves a count as it is."""
+def with_resources(
+    spec: dict[str, Any], placement: str | None = None, **counts: int | None
+) -> dict[str, Any]:
+    """The spec with other process counts or another placement; None leaves one as it is.
+
+    Raises InvalidInput for a count of sparse-PS where trainers have the shards.
+    """
     given = {name: count for name, count in counts.items() if count is not None}
-    return {**spec, "resources": {**spec["resources"], **given}}
+    resources = {**spec["resources"], **given}
+    if placement is not None:
+        resources["placement"] = placement
+    if resources.get("placement") == "embedded":
+        if "sparse_ps" in given:
+            raise InvalidInput(
+                f"sparse_ps: {given['sparse_ps']} is asked for, but with placement embedded each "
+                "trainer has one shard; give trainers"
+            )
+        resources["sparse_ps"] = resources["trainers"]
+    return {**spec, "resources": resources}

@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
+import grpc
+
 from ps_service.client.dense import DenseClient
 from ps_service.client.plan import KeyPlanner
 from ps_service.client.sparse import SparseClient
+from ps_service.server.assignment import Assignment
+from ps_service.server.metrics import SparseMetrics
+from ps_service.server.sparse import SparseServicer
 from ps_service.sharding import ShardMap
 from ps_service.tables import dense_optimizer
 from services.api import manifest as manifests
@@ -23,7 +28,7 @@ from services.kit.discovery import Phase, Role, Run
 from services.kit.errors import EmbermeshError
 from services.kit.member import MemberProcess
 from services.kit.storage import Storage
-from services.wire import trainer_pb2_grpc
+from services.wire import ps_pb2_grpc, trainer_pb2_grpc
 from trainer_service import holdout
 from trainer_service.control import PauseGate, TrainerServicer
 from trainer_service.layout import Layout, build_layout, load_model
@@ -41,6 +46,7 @@ log = logging.getLogger(__name__)
 MEMBERS_SECONDS = 120.0  # parameter servers must be up within this time
 STEP_SECONDS = 5.0  # after SIGTERM, a step under way may end within this time
 DRAIN_SECONDS = 2.0
+CONTROL_THREADS = 4
 LEAVING_SECONDS = 0.2  # between looks at whether all trainers have taken their last step
 IDLE_SECONDS = 0.05  # a live stream silent for this long lets the other trainers' barriers pass
 
@@ -55,6 +61,7 @@ class _Job:
     layout: Layout
     planner: KeyPlanner
     step: TrainStep
+    assignment: Assignment | None  # of the sparse shard in this process
 
 
 def train(process: MemberProcess, stop: threading.Event) -> None:
@@ -64,9 +71,10 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
     gate, cut = PauseGate(), threading.Event()
     try:
         with _winding_down(stop, gate, cut), ExitStack() as stack:
-            job = _prepare(process.run)
-            stack.callback(_serve_control(process, gate).drain, DRAIN_SECONDS)
-            sparse, dense = _connect(process, job, stop, cut)
+            job = _prepare(process.run, process.settings.rank)
+            shard = _embedded_shard(process, job, stack)
+            stack.callback(_serve(process, job, gate, shard).drain, DRAIN_SECONDS)
+            sparse, dense = _connect(process, job, shard, stop, cut)
             servers = stack.enter_context(closing(Servers(sparse, dense)))
             metrics = TrainerMetrics(process.metrics)
             progress = _take_steps(
@@ -84,7 +92,7 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
         log.info("stopped while: %s", error)
 
 
-def _prepare(run: Run) -> _Job:
+def _prepare(run: Run, rank: int) -> _Job:
     """Everything that needs no other process; the network is built while the servers come up."""
     spec = validate(run.spec)
     log.info("%d threads for TensorFlow", configure_threads(spec.resources.trainers))
@@ -97,26 +105,58 @@ def _prepare(run: Run) -> _Job:
         width=layout.width,
     )
     restored = manifests.read(Storage(), run.restore) if run.restore else None
-    return _Job(run, spec, restored, layout, layout.planner(ShardMap.from_run(run)), step)
+    return _Job(
+        run,
+        spec,
+        restored,
+        layout,
+        layout.planner(ShardMap.from_run(run)),
+        step,
+        Assignment.of_sparse(run, rank) if spec.resources.embedded else None,
+    )
 
 
-def _serve_control(process: MemberProcess, gate: PauseGate) -> rpc.Server:
+def _embedded_shard(process: MemberProcess, job: _Job, stack: ExitStack) -> SparseServicer | None:
+    """The sparse shard of this process, as `python -m ps_service sparse` would make it."""
+    if job.assignment is None:
+        return None
+    shard = SparseServicer(job.assignment, Storage(), SparseMetrics(process.metrics))
+    stack.callback(shard.close)
+    return shard
+
+
+def _serve(
+    process: MemberProcess, job: _Job, gate: PauseGate, shard: SparseServicer | None
+) -> rpc.Server:
+    """Answers the checkpoint service and, with a `shard`, all trainers."""
     servicer = TrainerServicer(gate, process.settings.generation)
+
+    def register(server: grpc.Server) -> None:
+        trainer_pb2_grpc.add_TrainerServicer_to_server(servicer, server)
+        if shard is not None:
+            ps_pb2_grpc.add_SparsePsServicer_to_server(shard, server)
+
     server = rpc.serve(
-        lambda s: trainer_pb2_grpc.add_TrainerServicer_to_server(servicer, s),
+        register,
         host=process.settings.host,
         port=process.settings.port,
         registry=process.metrics,
-        threads=4,
+        threads=job.assignment.threads if job.assignment else CONTROL_THREADS,
     )
     process.update(address=server.address)
+    if shard is not None:
+        process.serve_also(Role.SPARSE_PS, shard.status)
     return server
 
 
 def _connect(
-    process: MemberProcess, job: _Job, stop: threading.Event, cut: threading.Event
+    process: MemberProcess,
+    job: _Job,
+    shard: SparseServicer | None,
+    stop: threading.Event,
+    cut: threading.Event,
 ) -> tuple[SparseClient, DenseClient]:
-    """Clients of all parameter servers, once these are up."""
+    """Clients of all parameter servers, once these are up; `shard` is called without a socket."""
 
     def addresses(role: Role, count: int) -> list[str]:
         wait = process.registry.wait_members
@@ -127,7 +167,7 @@ def _connect(
     dense_at = addresses(Role.DENSE_PS, job.spec.resources.dense_ps)
     generation, epoch, rank = job.run.generation, job.run.epoch, process.settings.rank
     return (
-        SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
+        SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut, own=shard),
         DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
     )
 

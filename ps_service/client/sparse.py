@@ -8,11 +8,13 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.client.local import LocalStub
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPart, KeyPlan, ShardSlice
 from ps_service.tables import TableSpec
@@ -62,9 +64,13 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.time,
+        own: ps_pb2_grpc.SparsePsServicer | None = None,
     ) -> None:
-        """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds."""
+        """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds;
+        `own` is the shard in this trainer's process, number `rank`.
+        """
         self._clock = clock
+        self._own = None if own is None else LocalStub(own)
         super().__init__(
             "sparse-PS",
             ps_pb2_grpc.SparsePsStub,
@@ -74,7 +80,15 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             rank=rank,
             timeout=timeout,
             stop=stop,
+            # It has the verbs that are called here.
+            own={} if self._own is None else {rank: cast(ps_pb2_grpc.SparsePsStub, self._own)},
         )
+
+    def close(self) -> None:
+        """See Peers."""
+        super().close()
+        if self._own is not None:
+            self._own.close()
 
     def configure(self, tables: Sequence[TableSpec], seed: int) -> int:
         """Creates the tables on all shards, or checks that they agree; returns the rows restored

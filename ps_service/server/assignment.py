@@ -13,6 +13,8 @@ from services.kit.discovery import Run
 from services.kit.errors import Conflict, InvalidInput
 from services.wire import ps_pb2
 
+_SPARE_THREADS = 16
+
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
@@ -26,6 +28,13 @@ class Assignment:
     trainers: int  # members of the barriers are ranks 0..trainers-1
     sync: bool  # sparse pushes wait for all trainers
     restore: str = ""  # manifest to start from; empty = from scratch
+
+    @property
+    def threads(self) -> int:
+        """Calls the server must be able to have in progress: a waiting push of every trainer, a
+        retry of each, and some that don't wait.
+        """
+        return _SPARE_THREADS + 2 * self.trainers
 
     @classmethod
     def of_sparse(cls, run: Run, rank: int) -> Assignment:

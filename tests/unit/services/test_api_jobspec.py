@@ -179,6 +179,15 @@ def test_how_many_batches_are_read_ahead(training: dict[str, Any], depth: int) -
     assert validate({**SMALL, "training": training}).training.depth == depth
 
 
+def test_with_shards_in_the_trainers_their_number_is_that_of_trainers() -> None:
+    resources = {"placement": "embedded", "trainers": 3}
+    spec = validate({**SMALL, "resources": resources})
+    assert (spec.resources.sparse_ps, spec.resources.embedded) == (3, True)
+    assert validate(spec.model_dump(mode="json")) == spec
+    with pytest.raises(InvalidInput, match=r"resources: sparse_ps is 2, but .* 3 trainers .* out"):
+        validate({**SMALL, "resources": {**resources, "sparse_ps": 2}})
+
+
 def test_a_kafka_source_is_read_once_in_a_known_format() -> None:
     kafka = with_path("data", {"source": "kafka://h:9092/clicks", "format": "json"})
     assert validate(kafka).data.format == "json"
