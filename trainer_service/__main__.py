@@ -15,9 +15,7 @@ import grpc
 from ps_service.client.dense import DenseClient
 from ps_service.client.plan import KeyPlanner
 from ps_service.client.sparse import SparseClient
-from ps_service.server.assignment import Assignment
-from ps_service.server.metrics import SparseMetrics
-from ps_service.server.sparse import SparseServicer
+from ps_service.embedded import EmbeddedShard
 from ps_service.sharding import ShardMap
 from ps_service.tables import dense_optimizer
 from services.api import manifest as manifests
@@ -28,7 +26,7 @@ from services.kit.discovery import Phase, Role, Run
 from services.kit.errors import EmbermeshError
 from services.kit.member import MemberProcess
 from services.kit.storage import Storage
-from services.wire import ps_pb2_grpc, trainer_pb2_grpc
+from services.wire import trainer_pb2_grpc
 from trainer_service import holdout
 from trainer_service.control import PauseGate, TrainerServicer
 from trainer_service.layout import Layout, build_layout, load_model
@@ -61,7 +59,6 @@ class _Job:
     layout: Layout
     planner: KeyPlanner
     step: TrainStep
-    assignment: Assignment | None  # of the sparse shard in this process
 
 
 def train(process: MemberProcess, stop: threading.Event) -> None:
@@ -71,9 +68,13 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
     gate, cut = PauseGate(), threading.Event()
     try:
         with _winding_down(stop, gate, cut), ExitStack() as stack:
-            job = _prepare(process.run, process.settings.rank)
-            shard = _embedded_shard(process, job, stack)
-            stack.callback(_serve(process, job, gate, shard).drain, DRAIN_SECONDS)
+            job = _prepare(process.run)
+            shard = None
+            if job.spec.resources.embedded:
+                shard = EmbeddedShard(process.run, process.settings.rank, process.metrics)
+            stack.callback(_serve(process, gate, shard).drain, DRAIN_SECONDS)
+            if shard is not None:
+                stack.callback(shard.close)  # before the server drains
             sparse, dense = _connect(process, job, shard, stop, cut)
             servers = stack.enter_context(closing(Servers(sparse, dense)))
             metrics = TrainerMetrics(process.metrics)
@@ -92,7 +93,7 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
         log.info("stopped while: %s", error)
 
 
-def _prepare(run: Run, rank: int) -> _Job:
+def _prepare(run: Run) -> _Job:
     """Everything that needs no other process; the network is built while the servers come up."""
     spec = validate(run.spec)
     log.info("%d threads for TensorFlow", configure_threads(spec.resources.trainers))
@@ -105,43 +106,24 @@ def _prepare(run: Run, rank: int) -> _Job:
         width=layout.width,
     )
     restored = manifests.read(Storage(), run.restore) if run.restore else None
-    return _Job(
-        run,
-        spec,
-        restored,
-        layout,
-        layout.planner(ShardMap.from_run(run)),
-        step,
-        Assignment.of_sparse(run, rank) if spec.resources.embedded else None,
-    )
+    return _Job(run, spec, restored, layout, layout.planner(ShardMap.from_run(run)), step)
 
 
-def _embedded_shard(process: MemberProcess, job: _Job, stack: ExitStack) -> SparseServicer | None:
-    """The sparse shard of this process, as `python -m ps_service sparse` would make it."""
-    if job.assignment is None:
-        return None
-    shard = SparseServicer(job.assignment, Storage(), SparseMetrics(process.metrics))
-    stack.callback(shard.close)
-    return shard
-
-
-def _serve(
-    process: MemberProcess, job: _Job, gate: PauseGate, shard: SparseServicer | None
-) -> rpc.Server:
+def _serve(process: MemberProcess, gate: PauseGate, shard: EmbeddedShard | None) -> rpc.Server:
     """Answers the checkpoint service and, with a `shard`, all trainers."""
     servicer = TrainerServicer(gate, process.settings.generation)
 
     def register(server: grpc.Server) -> None:
         trainer_pb2_grpc.add_TrainerServicer_to_server(servicer, server)
         if shard is not None:
-            ps_pb2_grpc.add_SparsePsServicer_to_server(shard, server)
+            shard.register(server)
 
     server = rpc.serve(
         register,
         host=process.settings.host,
         port=process.settings.port,
         registry=process.metrics,
-        threads=job.assignment.threads if job.assignment else CONTROL_THREADS,
+        threads=CONTROL_THREADS + (shard.threads if shard is not None else 0),
     )
     process.update(address=server.address)
     if shard is not None:
@@ -152,7 +134,7 @@ def _serve(
 def _connect(
     process: MemberProcess,
     job: _Job,
-    shard: SparseServicer | None,
+    shard: EmbeddedShard | None,
     stop: threading.Event,
     cut: threading.Event,
 ) -> tuple[SparseClient, DenseClient]:
@@ -167,7 +149,14 @@ def _connect(
     dense_at = addresses(Role.DENSE_PS, job.spec.resources.dense_ps)
     generation, epoch, rank = job.run.generation, job.run.epoch, process.settings.rank
     return (
-        SparseClient(sparse_at, generation=generation, epoch=epoch, rank=rank, stop=cut, own=shard),
+        SparseClient(
+            sparse_at,
+            generation=generation,
+            epoch=epoch,
+            rank=rank,
+            stop=cut,
+            own=shard.servicer if shard else None,
+        ),
         DenseClient(dense_at, generation=generation, epoch=epoch, rank=rank, stop=cut),
     )
 
