@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from services.kit.errors import Conflict, Unavailable
 from tests.fixtures.ps_cluster import PsCluster
 from tests.fixtures.scripted_source import ScriptedSource
 from tests.fixtures.trainer_rig import WAIT, Trainer, batch, job, rows, script, train_together
+from trainer_service.step import StepResult, TrainStep
 
 STEPS = 40
 
@@ -76,6 +78,39 @@ def test_every_row_is_read_once_for_each_batch() -> None:
 
 def push_labels() -> dict[str, str]:
     return {"service": "SparsePs", "verb": "Push", "code": "OK"}
+
+
+class PatientStep(TrainStep):
+    """Does not end a step, after the first, before a pull for a later one has reached the shard."""
+
+    pulled: set[int]
+    waited = 0
+
+    def run(self, dense: Any, labels: Any, parameters: Any, *, step: int) -> StepResult:
+        deadline = time.monotonic() + WAIT
+        while 1 < step < STEPS - 3 and not any(s > step for s in self.pulled):
+            assert time.monotonic() < deadline, f"nothing is read ahead of step {step}"
+            threading.Event().wait(0.001)
+        self.waited += 1
+        return super().run(dense, labels, parameters, step=step)
+
+
+def test_rows_are_read_while_the_step_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that is far ahead, so that the window is never empty."""
+    with PsCluster() as cluster:
+        servicer = cluster.sparse[0].servicer
+        data = [rows(16, seed=i) for i in range(STEPS)]
+        trainer = Trainer(cluster, job(16), script(data), step_class=PatientStep, depth=1)
+        step = cast(PatientStep, trainer.step)
+        step.pulled, honest = set(), servicer._read
+
+        def noting(request: Any, *args: Any) -> Any:
+            step.pulled.add(request.caller.step)
+            return honest(request, *args)
+
+        monkeypatch.setattr(servicer, "_read", noting)
+        assert trainer.run()
+        assert step.waited == STEPS
 
 
 def test_two_trainers_read_rows_within_the_bound_and_learn() -> None:
