@@ -19,16 +19,29 @@ from trainer_service.sources import EndOfData, open_training
 SLOTS, DENSE, DIM, HIDDEN, SEED = 26, 13, 16, (256, 128, 64), 20261129
 
 
-def job(rows: int, batch_size: int, trainers: int = 1) -> JobSpec:
-    """DeepFM, 13 dense floats, 26 slots, dim 16, Adagrad 0.05 and Adam 1e-3, no evaluation."""
+def job(
+    rows: int,
+    batch_size: int,
+    trainers: int = 1,
+    depth: int | None = None,
+    placement: str = "remote",
+) -> JobSpec:
+    """DeepFM, 13 dense floats, 26 slots, dim 16, Adagrad 0.05 and Adam 1e-3, no evaluation; `depth`
+    batches' rows are read ahead.
+    """
     return validate(
         {
             "name": "bench",
             "model": {"name": "deepfm", "hidden": list(HIDDEN)},
             "data": {"source": f"synthetic://criteo?rows={rows}&holdout=0"},
             "features": {"dense": "I1..I13", "sparse": {"C1..C26": {"dim": DIM, "encode": "id"}}},
-            "training": {"mode": "hybrid", "batch_size": batch_size, "seed": SEED},
-            "resources": {"sparse_ps": 1, "dense_ps": 1, "trainers": trainers},
+            "training": {
+                "mode": "hybrid",
+                "batch_size": batch_size,
+                "seed": SEED,
+                "pipeline": {"depth": depth},
+            },
+            "resources": {"placement": placement, "dense_ps": 1, "trainers": trainers},
         }
     )
 
@@ -39,6 +52,8 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=4096, help="rows per step")
     parser.add_argument("--steps", type=int, default=40, help="measured steps")
     parser.add_argument("--warm-up", type=int, default=5, help="steps before the measurement")
+    parser.add_argument("--depth", type=int, help="ours: batches whose rows are read ahead")
+    parser.add_argument("--placement", default="remote", help="ours: remote or embedded shard")
     parser.add_argument(
         "--cache", type=Path, default=Path(".cache/bench"), help="folder of the generated batches"
     )

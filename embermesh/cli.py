@@ -12,7 +12,7 @@ import enum
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -243,6 +243,10 @@ def restore(
     checkpoint: Annotated[
         str | None, typer.Option(help="Id or manifest URI; default: the newest.")
     ] = None,
+    placement: Annotated[
+        Literal["remote", "embedded"] | None,
+        typer.Option(help="Where the sparse shards are from now on."),
+    ] = None,
     sparse_ps: Annotated[
         int | None, typer.Option(min=1, help="Another number of sparse-PS shards.")
     ] = None,
@@ -256,7 +260,12 @@ def restore(
     """Start a job again from a checkpoint, with the same or other numbers of processes."""
     with connect() as client:
         view = client.restore(
-            job, checkpoint=checkpoint, sparse_ps=sparse_ps, dense_ps=dense_ps, trainers=trainers
+            job,
+            checkpoint=checkpoint,
+            placement=placement,
+            sparse_ps=sparse_ps,
+            dense_ps=dense_ps,
+            trainers=trainers,
         )
         show_started(client, view, watched, as_json)
 

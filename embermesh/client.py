@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -170,14 +170,19 @@ class Client:
         sparse_ps: int | None = None,
         dense_ps: int | None = None,
         trainers: int | None = None,
+        placement: Literal["remote", "embedded"] | None = None,
         version: int | None = None,
         idempotency_key: str | None = None,
     ) -> JobView:
         """Starts the job again from a checkpoint (id or manifest URI; default: the newest), maybe
-        with other counts.
+        with other counts or placement.
         """
         body = RestoreRequest(
-            checkpoint=checkpoint, sparse_ps=sparse_ps, dense_ps=dense_ps, trainers=trainers
+            checkpoint=checkpoint,
+            placement=placement,
+            sparse_ps=sparse_ps,
+            dense_ps=dense_ps,
+            trainers=trainers,
         )
         headers = _conditions(version, idempotency_key)
         return self.view(

@@ -15,7 +15,7 @@ from typing import Any
 from gateway.record import JobRecord
 from gateway.states import move
 from services.api.views import JobState, RestoreRequest
-from services.kit.errors import Conflict, PreconditionFailed
+from services.kit.errors import Conflict, InvalidInput, PreconditionFailed
 
 Change = Callable[[JobRecord], JobRecord]
 
@@ -50,6 +50,7 @@ def restore(record: JobRecord, manifest: str, request: RestoreRequest, now: floa
         "result": None,
         "spec": with_resources(
             record.spec,
+            placement=request.placement,
             sparse_ps=request.sparse_ps,
             dense_ps=request.dense_ps,
             trainers=request.trainers,
@@ -89,10 +90,31 @@ def scale(
     )
 
 
-def with_resources(spec: dict[str, Any], **counts: int | None) -> dict[str, Any]:
-    """The spec with other process counts; None leaves a count as it is."""
+def with_resources(
+    spec: dict[str, Any], placement: str | None = None, **counts: int | None
+) -> dict[str, Any]:
+    """The spec with other process counts or another placement; None leaves one as it is.
+
+    Raises InvalidInput for a count of sparse-PS, or its autoscaling, where trainers have the
+    shards.
+    """
     given = {name: count for name, count in counts.items() if count is not None}
-    return {**spec, "resources": {**spec["resources"], **given}}
+    resources = {**spec["resources"], **given}
+    if placement is not None:
+        resources["placement"] = placement
+    if resources.get("placement") == "embedded":
+        if "sparse_ps" in given:
+            raise InvalidInput(
+                f"sparse_ps: {given['sparse_ps']} is asked for, but with placement embedded each "
+                "trainer has one shard; give trainers"
+            )
+        if (spec.get("autoscale") or {}).get("sparse_ps"):
+            raise InvalidInput(
+                "placement: embedded is asked for, but the job's autoscale.sparse_ps chooses a "
+                "number of shards of its own"
+            )
+        resources["sparse_ps"] = resources["trainers"]
+    return {**spec, "resources": resources}
 
 
 def etag(record: JobRecord) -> str:

@@ -54,7 +54,7 @@ def make_run(record: JobRecord, spec: JobSpec) -> Run:
 def expected(spec: JobSpec) -> list[tuple[Role, int]]:
     """(role, rank) of every process of a generation, servers first."""
     counts = {
-        Role.SPARSE_PS: spec.resources.sparse_ps,
+        Role.SPARSE_PS: 0 if spec.resources.embedded else spec.resources.sparse_ps,
         Role.DENSE_PS: spec.resources.dense_ps,
         Role.TRAINER: spec.resources.trainers,
     }

@@ -130,7 +130,9 @@ def _starting(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: J
     ]
     if not waiting:
         running = move(record, JobState.RUNNING, now, error="")
-        return Step(running, (Emit("running", f"all {len(phases)} processes are ready"),))
+        return Step(
+            running, (Emit("running", f"all {len(compiling.expected(spec))} processes are ready"),)
+        )
     if now - record.since > limits.start:
         names = ", ".join(f"{role} {rank}" for role, rank in waiting)
         cause = f": {seen.trouble}" if seen.trouble else ""

@@ -25,11 +25,12 @@ MODES = frozenset({"hybrid", "async"})
 
 
 def possible(record: JobRecord, failures: Sequence[Failure], spec: JobSpec) -> bool:
-    """Whether only trainers failed, none for a reason that lies in the input, the mode can go on
-    without them for a while, and `max_restarts` allows for all.
+    """Whether only trainers failed, no shard with them, none for a reason that lies in the input,
+    the mode can go on without them for a while, and `max_restarts` allows for all.
     """
     return (
         spec.training.mode in MODES
+        and not spec.resources.embedded
         and all(f.trainer is not None and not f.permanent for f in failures)
         and record.restarts + len(_ranks(failures)) <= spec.max_restarts
     )

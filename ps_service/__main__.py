@@ -20,7 +20,6 @@ from services.kit.storage import Storage
 from services.wire import ps_pb2_grpc
 
 DRAIN_SECONDS = 5.0
-_SPARE_THREADS = 16  # beside one waiting push of every trainer, and one retry of it
 
 
 def serve_sparse(process: MemberProcess, stop: threading.Event) -> None:
@@ -61,7 +60,7 @@ def _serve(
         host=process.settings.host,
         port=process.settings.port,
         registry=process.metrics,
-        threads=_SPARE_THREADS + 2 * assignment.trainers,
+        threads=assignment.threads,
         tls=process.tls,
     )
     process.update(address=server.address)

@@ -407,6 +407,18 @@ class Plan:
         """Pool the rows of every bag into out (batch, width); writes only features' columns."""
     def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
         """Sum gradients (batch, width) onto the unique rows, laid out as the values of gather."""
+    def last_in(self, plans: Sequence[Plan]) -> NDArray[np.int32]:
+        """For each distinct key the place in `plans` of the last one that has it, else -1, (u,).
+
+        Raises ValueError for a plan of another planner.
+        """
+    def place(
+        self, rows: NDArray[np.float32], positions: NDArray[np.int32], values: NDArray[np.float32]
+    ) -> None:
+        """Put the rows of the keys at `positions` of `unique`, side by side in `rows`, into values.
+
+        Raises ValueError, before anything is written, if they don't fit.
+        """
 
 def to_fp16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """The bits of IEEE 754 binary16, (n,) to (n,): rounded to the nearest, half away from zero;

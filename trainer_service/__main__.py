@@ -11,10 +11,13 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
+
 from ps_service.client.dense import DenseClient, DenseSide
 from ps_service.client.kstep import KStepClient
 from ps_service.client.plan import KeyPlanner
 from ps_service.client.sparse import SparseClient
+from ps_service.embedded import EmbeddedShard
 from ps_service.sharding import ShardMap
 from ps_service.tables import dense_optimizer
 from services.api import manifest as manifests
@@ -35,6 +38,7 @@ from trainer_service.metrics import TrainerMetrics
 from trainer_service.pipeline import ReadAhead, Servers, Stopped
 from trainer_service.positions import Positions, from_manifest
 from trainer_service.progress import Progress
+from trainer_service.rows_ahead import RowsAhead
 from trainer_service.sources import open_holdout, open_training
 from trainer_service.step import TrainStep, build_network, configure_threads
 from trainer_service.takeover import Takeover
@@ -44,6 +48,7 @@ log = logging.getLogger(__name__)
 MEMBERS_SECONDS = 120.0  # parameter servers must be up within this time
 STEP_SECONDS = 5.0  # after SIGTERM, a step under way may end within this time
 DRAIN_SECONDS = 2.0
+CONTROL_THREADS = 4
 LEAVING_SECONDS = 0.2  # between looks at whether all trainers have taken their last step
 IDLE_SECONDS = 0.05  # a live stream silent for this long lets the other trainers' barriers pass
 
@@ -68,8 +73,13 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
     try:
         with _winding_down(stop, gate, cut), ExitStack() as stack:
             job = _prepare(process.run)
-            stack.callback(_serve_control(process, gate).drain, DRAIN_SECONDS)
-            sparse, dense = _connect(process, job, stop, cut)
+            shard = None
+            if job.spec.resources.embedded:
+                shard = EmbeddedShard(process.run, process.settings.rank, process.metrics)
+            stack.callback(_serve(process, gate, shard).drain, DRAIN_SECONDS)
+            if shard is not None:
+                stack.callback(shard.close)  # before the server drains
+            sparse, dense = _connect(process, job, shard, stop, cut)
             servers = stack.enter_context(closing(Servers(sparse, dense)))
             metrics = TrainerMetrics(process.metrics)
             _configure(job, sparse, dense)
@@ -103,24 +113,37 @@ def _prepare(run: Run) -> _Job:
     return _Job(run, spec, restored, layout, layout.planner(ShardMap.from_run(run)), step)
 
 
-def _serve_control(process: MemberProcess, gate: PauseGate) -> rpc.Server:
+def _serve(process: MemberProcess, gate: PauseGate, shard: EmbeddedShard | None) -> rpc.Server:
+    """Answers the checkpoint service and, with a `shard`, all trainers."""
     servicer = TrainerServicer(gate, process.settings.generation)
+
+    def register(server: grpc.Server) -> None:
+        trainer_pb2_grpc.add_TrainerServicer_to_server(servicer, server)
+        if shard is not None:
+            shard.register(server)
+
     server = rpc.serve(
-        lambda s: trainer_pb2_grpc.add_TrainerServicer_to_server(servicer, s),
+        register,
         host=process.settings.host,
         port=process.settings.port,
         registry=process.metrics,
-        threads=4,
+        threads=CONTROL_THREADS + (shard.threads if shard is not None else 0),
         tls=process.tls,
     )
     process.update(address=server.address)
+    if shard is not None:
+        process.serve_also(Role.SPARSE_PS, shard.status)
     return server
 
 
 def _connect(
-    process: MemberProcess, job: _Job, stop: threading.Event, cut: threading.Event
+    process: MemberProcess,
+    job: _Job,
+    shard: EmbeddedShard | None,
+    stop: threading.Event,
+    cut: threading.Event,
 ) -> tuple[SparseClient, DenseClient | KStepClient]:
-    """Clients of all parameter servers, once these are up."""
+    """Clients of all parameter servers, once these are up; `shard` is called without a socket."""
 
     def addresses(role: Role, count: int) -> list[str]:
         wait = process.registry.wait_members
@@ -139,7 +162,8 @@ def _connect(
         "metrics": ClientMetrics(process.metrics),
         "tls": process.tls,
     }
-    sparse = SparseClient(sparse_at, values=training.wire.values, **caller)
+    own = shard.servicer if shard else None
+    sparse = SparseClient(sparse_at, values=training.wire.values, own=own, **caller)
     dense = DenseClient(dense_at, **caller)
     return sparse, KStepClient(dense, training.k) if training.mode == "kstep" else dense
 
@@ -179,10 +203,11 @@ def _take_steps(
     batches = ReadAhead(
         source, job.planner, metrics, idle_after=IDLE_SECONDS if live else None, observer=progress
     )
-    with closing(batches):
+    ahead = RowsAhead(batches, servers, metrics, depth=job.spec.training.depth, after=claimed.step)
+    with closing(batches), closing(ahead) as rows:
         process.announce(Phase.READY, progress.status)
         loop = Loop(
-            batches=batches,
+            rows=rows,
             servers=servers,
             step=job.step,
             positions=Positions(claimed.positions, claimed.ahead),
@@ -190,7 +215,7 @@ def _take_steps(
             progress=progress,
             metrics=metrics,
         )
-        if not loop.run(takeover.parameters, stop, after=claimed.step):
+        if not loop.run(takeover.parameters, stop):
             raise Stopped
     return progress
 

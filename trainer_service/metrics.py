@@ -28,8 +28,9 @@ class TrainerMetrics:
         )
         self.phase_seconds = Histogram(
             "embermesh_trainer_phase_seconds",
-            "Time of one mini-batch by phase: wait (for a planned batch), plan (beside the "
-            "step), pull, step, push (both servers, barriers included).",
+            "Time of one mini-batch by phase: wait (for a planned batch), pull (waiting for its "
+            "rows, and gathering them), step, push (both servers, barriers included); beside them "
+            "plan, and ahead (pulling rows of a later batch).",
             ["phase"],
             buckets=LATENCY_BUCKETS,
             registry=registry,
@@ -54,6 +55,11 @@ class TrainerMetrics:
         self.keys = Counter(
             "embermesh_trainer_keys_total",
             "Distinct keys pulled, summed over steps.",
+            registry=registry,
+        )
+        self.refreshed_rows = Counter(
+            "embermesh_trainer_refreshed_rows_total",
+            "Rows of later batches that came with the reply to the push that changed them.",
             registry=registry,
         )
         self.missing_keys = Counter(

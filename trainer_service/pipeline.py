@@ -2,9 +2,8 @@
 pushes overlap.
 
 While batch i is trained, a thread reads, decodes and plans batches i+1, i+2, … into a bounded
-queue. Their rows are not read ahead: a row is pulled after this trainer's last push is applied, so
-overlap costs no accuracy. The sparse push runs beside the dense push; in synchronous modes each of
-them waits for the other trainers.
+queue; `rows_ahead` takes them from there and reads their rows. The sparse push runs beside the
+dense push; in synchronous modes each of them waits for the other trainers.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps_service.client.dense import DenseSide
-from ps_service.client.plan import KeyPlan, KeyPlanner
-from ps_service.client.sparse import PushOutcome, SparseClient
+from ps_service.client.plan import KeyPart, KeyPlan, KeyPlanner
+from ps_service.client.sparse import NextRead, PushOutcome, SparseClient
 from ps_service.ranges import BatchRange
 from services.kit.telemetry import timed
 from trainer_service.batch import Batch
@@ -112,6 +112,19 @@ class ReadAhead:
             return item
         raise Stopped
 
+    def poll(self) -> Planned | None:
+        """The next batch if it is there already; the end is left to `next`."""
+        if self._end is not None:
+            return None
+        try:
+            item = self._queue.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(item, Exception):
+            self._end = item
+            return None
+        return item
+
     def close(self) -> None:
         """Ends the thread and closes the source; batches read ahead are dropped."""
         self._closed.set()
@@ -159,6 +172,7 @@ class Pushed:
     parameters: Floats  # the dense parameters of the next step (n,)
     pause: bool  # every trainer of this step asked to pause after it
     missing: int  # keys whose row was gone
+    rows: list[Floats]  # of each part of `then`, read after the push of the rows
 
 
 class Servers:
@@ -168,9 +182,9 @@ class Servers:
         self._sparse, self._dense = sparse, dense
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="sparse-push")
 
-    def pull(self, plan: KeyPlan, *, step: int, read_only: bool = False) -> Floats:
-        """Rows of the plan's distinct keys, in its own layout (v,)."""
-        return self._sparse.pull(plan, step=step, read_only=read_only)
+    def pull(self, keys: KeyPlan | KeyPart, *, step: int, read_only: bool = False) -> Floats:
+        """Rows of a plan's distinct keys or of a part of them, in their own layout (v,)."""
+        return self._sparse.pull(keys, step=step, read_only=read_only)
 
     def push(
         self,
@@ -181,14 +195,23 @@ class Servers:
         read_step: int,
         pause: bool,
         rows: BatchRange | None = None,
+        then: Sequence[NextRead] = (),
     ) -> Pushed:
-        """Sends both gradients of a step and waits until both are applied."""
+        """Sends both gradients of a step and waits until both are applied; `then` is read once the
+        rows are.
+        """
         samples = len(result.probabilities)
 
         def push_rows() -> PushOutcome:
             grads = plan.scatter(result.row_grads)
             return self._sparse.push(
-                plan, grads, step=step, read_step=read_step, samples=samples, rows=rows
+                plan,
+                grads,
+                step=step,
+                read_step=read_step,
+                samples=samples,
+                rows=rows,
+                then=then,
             )
 
         row_push = self._beside.submit(push_rows)
@@ -198,7 +221,7 @@ class Servers:
             )
         finally:
             outcome = row_push.result()
-        return Pushed(dense.values, dense.pause, outcome.missing)
+        return Pushed(dense.values, dense.pause, outcome.missing, outcome.rows)
 
     def leave(self, step: int) -> None:
         """No step follows `step`: other trainers' barriers stop waiting for this one."""

@@ -26,7 +26,8 @@ DEADLINE_SECONDS = 300
 
 def main() -> None:
     args = w.arguments(__doc__)
-    spec = w.job((args.warm_up + args.steps) * args.batch_size, args.batch_size)
+    rows = (args.warm_up + args.steps) * args.batch_size
+    spec = w.job(rows, args.batch_size, depth=args.depth, placement=args.placement)
     with tempfile.TemporaryDirectory() as folder:
         cluster = LocalCluster(Path(folder))
         state = cluster.up(port=free_port())

@@ -8,7 +8,7 @@ and pushes are numbered by (rank, step) and name the rows they are made of.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -46,13 +46,22 @@ class Peers(Generic[StubT]):
         stop: threading.Event | None,
         metrics: ClientMetrics | None = None,
         tls: Tls | None = None,
+        own: Mapping[int, StubT] | None = None,
     ) -> None:
         """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
-        configure; `metrics` counts bytes.
+        configure; `metrics` counts bytes. Servers of this process are called through their stub in
+        `own`.
         """
-        self.names = [f"{role} {i} at {a}" for i, a in enumerate(addresses)]
-        self._channels = [rpc.connect(a, tls, metrics) for a in addresses]
-        self.stubs = [stub(c) for c in self._channels]
+        own = own or {}
+        self.names = [
+            f"{role} {i} {'of this process' if i in own else f'at {a}'}"
+            for i, a in enumerate(addresses)
+        ]
+        channels = {
+            i: rpc.connect(a, tls, metrics) for i, a in enumerate(addresses) if i not in own
+        }
+        self._channels = list(channels.values())
+        self.stubs = [own[i] if i in own else stub(channels[i]) for i in range(len(addresses))]
         self._generation, self._epoch = generation, epoch
         self._rank, self._incarnation = rank, incarnation
         self._timeout, self._stop = timeout, stop

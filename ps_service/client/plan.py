@@ -23,7 +23,7 @@ from services.wire import ps_pb2
 
 @dataclasses.dataclass(frozen=True)
 class ShardSlice:
-    """One shard's part of a batch."""
+    """One shard's part of a plan, or of a part of one."""
 
     counts: list[int]  # keys per table, T entries
     keys: bytes  # table after table, in the coding
@@ -45,31 +45,49 @@ class KeyCounts:
     clicks: NDArray[np.float32]  # (u,) those of them in samples with label 1
 
 
+@dataclasses.dataclass(frozen=True)
+class KeyPart:
+    """Some of a plan's distinct keys, as requests; in the plan's order."""
+
+    positions: NDArray[np.int32]  # (u,) of the keys among the plan's, ascending
+    shards: list[ShardSlice]  # S entries
+    value_floats: int  # of all their rows
+
+
 class KeyPlan:
     """One batch's plan. Values and gradients are flat float32: shard after shard, table after
     table, row after row.
     """
 
-    def __init__(self, plan: _native.Plan, key_counts: KeyCounts | None = None) -> None:
-        self._plan = plan
+    def __init__(
+        self, plan: _native.Plan, dims: NDArray[np.int64], key_counts: KeyCounts | None = None
+    ) -> None:
+        """`dims` (T,) are the floats of a row of each table."""
+        self._plan, self._dims = plan, dims
         self.key_counts = key_counts  # only where a table evicts by them
-        counts = plan.counts
-        key_ends = np.cumsum(counts.sum(axis=1, dtype=np.int64))
-        value_ends = np.cumsum(plan.value_floats)
-        unique = plan.unique
-        self.unique_keys = len(unique)
-        self.value_floats = int(value_ends[-1])
-        self.shards: list[ShardSlice] = []
-        key_start = value_start = 0
-        for shard_counts, key_end, value_end in zip(
-            counts.tolist(), key_ends.tolist(), value_ends.tolist(), strict=True
-        ):
-            keys, coding = codec.pack_table_keys(
-                counts[len(self.shards)], unique[key_start:key_end]
-            )
-            values, key_range = slice(value_start, value_end), slice(key_start, key_end)
-            self.shards.append(ShardSlice(shard_counts, keys, coding, values, key_range))
-            key_start, value_start = key_end, value_end
+        self.unique_keys = len(plan.unique)
+        self.value_floats = int(plan.value_floats.sum())
+        self.shards = _slices(plan.unique, plan.counts, dims)
+
+    def last_in(self, plans: Sequence[KeyPlan]) -> NDArray[np.int32]:
+        """For each distinct key the place in `plans` of the last one that has it too, -1 if none
+        has (u,).
+        """
+        return self._plan.last_in([other._plan for other in plans])
+
+    def part(self, positions: NDArray[np.int32]) -> KeyPart:
+        """The keys at ascending `positions` (n,) among the plan's distinct keys."""
+        counts = self._plan.counts
+        ends = np.searchsorted(positions, np.cumsum(counts, dtype=np.int64))
+        chosen = np.diff(ends, prepend=0).reshape(counts.shape).astype(np.uint32)
+        shards = _slices(self._plan.unique[positions], chosen, self._dims)
+        return KeyPart(positions, shards, shards[-1].values.stop)
+
+    def place(self, rows: NDArray[np.float32], part: KeyPart, values: NDArray[np.float32]) -> None:
+        """Puts the rows of `part` (part.value_floats,) where they belong in all values
+        (value_floats,).
+        """
+        self._plan.place(rows, part.positions, values)
 
     def gather(self, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
         """Pools the rows of every bag into `out` (B, width); an empty bag gives zeros."""
@@ -110,6 +128,7 @@ class KeyPlanner:
             )
         except ValueError as error:
             raise InvalidInput(f"key planner: {error}") from error
+        self._dims = np.array([t.dim for t in tables], dtype=np.int64)
         self._scores = any(table.rows.scores for table in tables)
 
     def plan(
@@ -129,8 +148,24 @@ class KeyPlanner:
         except ValueError as error:
             raise InvalidInput(f"batch: {error}") from error
         if labels is None or not self._scores:
-            return KeyPlan(plan)
-        return KeyPlan(plan, _count(plan, offsets, labels))
+            return KeyPlan(plan, self._dims)
+        return KeyPlan(plan, self._dims, _count(plan, offsets, labels))
+
+
+def _slices(
+    keys: NDArray[np.uint64], counts: NDArray[np.uint32], dims: NDArray[np.int64]
+) -> list[ShardSlice]:
+    """`keys` (n,) shard after shard, `counts` (S, T) of them."""
+    key_ends = np.cumsum(counts.sum(axis=1, dtype=np.int64)).tolist()
+    value_ends = np.cumsum(counts @ dims).tolist()
+    slices: list[ShardSlice] = []
+    key_start = value_start = 0
+    for shard_counts, key_end, value_end in zip(counts.tolist(), key_ends, value_ends, strict=True):
+        key_range, values = slice(key_start, key_end), slice(value_start, value_end)
+        packed, coding = codec.pack_table_keys(counts[len(slices)], keys[key_range])
+        slices.append(ShardSlice(shard_counts, packed, coding, values, key_range))
+        key_start, value_start = key_end, value_end
+    return slices
 
 
 def _count(

@@ -7,14 +7,16 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.client.local import LocalStub
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
-from ps_service.client.plan import KeyPlan, ShardSlice
+from ps_service.client.plan import KeyPart, KeyPlan, ShardSlice
 from ps_service.ranges import BatchRange
 from ps_service.tables import TableSpec
 from services.api.manifest import PositionEntry
@@ -33,6 +35,15 @@ class PushOutcome:
     applied: int  # keys updated
     missing: int  # keys without a row, skipped
     duplicate: int  # shards that had applied this (rank, step) or these rows before
+    rows: list[NDArray[np.float32]]  # of each NextRead of the push (value_floats,)
+
+
+@dataclasses.dataclass(frozen=True)
+class NextRead:
+    """Rows to read for a later step as soon as the push they come with is applied."""
+
+    keys: KeyPart
+    step: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +72,15 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         clock: Callable[[], float] = time.time,
         values: str = "fp32",
         metrics: ClientMetrics | None = None,
+        own: ps_pb2_grpc.SparsePsServicer | None = None,
     ) -> None:
-        """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds.
-        `values` is how rows and gradients travel: fp32, fp16 or scaled-fp16.
+        """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds;
+        `values` is how rows and gradients travel: fp32, fp16 or scaled-fp16; `own` is the shard in
+        this trainer's process, number `rank`.
         """
         self._clock = clock
         self._coding = codec.value_coding(values)
+        self._own = None if own is None else LocalStub(own)
         super().__init__(
             "sparse-PS",
             ps_pb2_grpc.SparsePsStub,
@@ -79,7 +93,15 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             stop=stop,
             metrics=metrics,
             tls=tls,
+            # It has the verbs that are called here.
+            own={} if self._own is None else {rank: cast(ps_pb2_grpc.SparsePsStub, self._own)},
         )
+
+    def close(self) -> None:
+        """See Peers."""
+        super().close()
+        if self._own is not None:
+            self._own.close()
 
     def configure(self, tables: Sequence[TableSpec], seed: int) -> int:
         """Creates the tables on all shards, or checks that they agree; returns the rows restored
@@ -94,34 +116,25 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         return sum(r.restored_rows for r in replies)
 
     def pull(
-        self, plan: KeyPlan, *, step: int, read_only: bool = False, event_time: int | None = None
+        self,
+        keys: KeyPlan | KeyPart,
+        *,
+        step: int,
+        read_only: bool = False,
+        event_time: int | None = None,
     ) -> NDArray[np.float32]:
-        """Rows of the plan's keys, flat (plan.value_floats,). `read_only` never inserts a missing
-        key, and makes no row younger. `event_time` is that of the batch in Unix seconds, default:
-        now.
+        """Rows of a plan's keys, or of a part of them, flat (keys.value_floats,). `read_only` never
+        inserts a missing key, and makes no row younger. `event_time` is that of the batch in Unix
+        seconds, default: now.
         """
-        self._check(plan)
+        self._check(keys)
         seconds = self._event_time(event_time)
-        asked = [i for i, s in enumerate(plan.shards) if not s.empty]
+        asked = [i for i, s in enumerate(keys.shards) if not s.empty]
         requests = (
-            ps_pb2.SparsePullRequest(
-                caller=self.caller(step),
-                read_only=read_only,
-                counts=plan.shards[i].counts,
-                keys=plan.shards[i].keys,
-                key_coding=plan.shards[i].key_coding,
-                value_coding=self._coding,
-                event_time=seconds,
-            )
-            for i in asked
+            self._pull_request(keys.shards[i], step, seconds, read_only=read_only) for i in asked
         )
         replies = self.ask(lambda stub: stub.Pull, zip(asked, requests, strict=True))
-        values = np.empty(plan.value_floats, dtype=np.float32)
-        for i, reply in zip(asked, replies, strict=True):
-            place = plan.shards[i].values
-            field = f"{self.names[i]}: values of the reply"
-            codec.unpack_values_into(values[place], reply.values, self._coding, field)
-        return values
+        return self._rows(keys, zip(asked, replies, strict=True))
 
     def push(
         self,
@@ -133,12 +146,14 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         samples: int,
         rows: BatchRange | None = None,
         event_time: int | None = None,
+        then: Sequence[NextRead] = (),
     ) -> PushOutcome:
         """Pushes flat gradients (plan.value_floats,) of the step; every shard is told, also of an
         empty share.
 
         `samples` are the rows of the batch the gradients are means over, `rows` which they are
         (None for none); `read_step` is the step the rows were pulled at; `event_time` as in pull.
+        What `then` names is pulled by the same call, once the push is applied.
         """
         self._check(plan)
         if grads.shape != (plan.value_floats,):
@@ -146,7 +161,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
 
         seconds, counts = self._event_time(event_time), plan.key_counts
 
-        def request(part: ShardSlice) -> ps_pb2.SparsePushRequest:
+        def request(shard: int, part: ShardSlice) -> ps_pb2.SparsePushRequest:
             packed = codec.pack_values(grads[part.values], self._coding)
             return ps_pb2.SparsePushRequest(
                 caller=self.caller(step),
@@ -163,14 +178,19 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
                 shows=codec.pack_floats(counts.shows[part.key_range]) if counts else b"",
                 clicks=codec.pack_floats(counts.clicks[part.key_range]) if counts else b"",
                 range=rows.to_proto() if rows is not None else None,
+                then=[self._pull_request(n.keys.shards[shard], n.step, seconds) for n in then],
             )
 
-        requests = enumerate(request(part) for part in plan.shards)
+        requests = ((i, request(i, part)) for i, part in enumerate(plan.shards))
         replies = self.ask(lambda stub: stub.Push, requests)
         return PushOutcome(
             applied=sum(r.applied for r in replies),
             missing=sum(r.missing for r in replies),
             duplicate=sum(r.duplicate for r in replies),
+            rows=[
+                self._rows(read.keys, enumerate(r.then[i] for r in replies))
+                for i, read in enumerate(then)
+            ],
         )
 
     def removed(self) -> list[Removed]:
@@ -195,9 +215,33 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         request = ps_pb2.LeaveRequest(caller=self.caller(step))
         self.ask_all(lambda stub: stub.Leave, request)
 
+    def _pull_request(
+        self, part: ShardSlice, step: int, seconds: int, *, read_only: bool = False
+    ) -> ps_pb2.SparsePullRequest:
+        return ps_pb2.SparsePullRequest(
+            caller=self.caller(step),
+            read_only=read_only,
+            counts=part.counts,
+            keys=part.keys,
+            key_coding=part.key_coding,
+            value_coding=self._coding,
+            event_time=seconds,
+        )
+
+    def _rows(
+        self, keys: KeyPlan | KeyPart, replies: Iterable[tuple[int, ps_pb2.SparsePullReply]]
+    ) -> NDArray[np.float32]:
+        """Values of (shard, reply), side by side; shards without keys may be left out."""
+        values = np.empty(keys.value_floats, dtype=np.float32)
+        for i, reply in replies:
+            place = keys.shards[i].values
+            field = f"{self.names[i]}: values of the reply"
+            codec.unpack_values_into(values[place], reply.values, self._coding, field)
+        return values
+
     def _event_time(self, given: int | None) -> int:
         return int(self._clock()) if given is None else given
 
-    def _check(self, plan: KeyPlan) -> None:
-        if len(plan.shards) != len(self):
-            raise InvalidInput(f"the plan is for {len(plan.shards)} shards, not {len(self)}")
+    def _check(self, keys: KeyPlan | KeyPart) -> None:
+        if len(keys.shards) != len(self):
+            raise InvalidInput(f"the plan is for {len(keys.shards)} shards, not {len(self)}")

@@ -14,6 +14,7 @@
 
 #include "bindings.h"
 #include "bindings_lifecycle.h"
+#include "bindings_plan.h"
 #include "crc32c.h"
 #include "hash.h"
 #include "numpy_view.h"
@@ -295,8 +296,8 @@ Numpy<float> scatter(const Plan& plan, nb::handle grads) {
 }
 
 void bind_planner(nb::module_& m) {
-  nb::class_<Plan>(m, "Plan")
-      .def_prop_ro("unique",
+  nb::class_<Plan> plan(m, "Plan");
+  plan.def_prop_ro("unique",
                    [](nb::handle self) {
                      const auto& items = nb::cast<const Plan&>(self).unique();
                      return look_into(items, {items.size()}, self);
@@ -319,6 +320,7 @@ void bind_planner(nb::module_& m) {
                    })
       .def("gather", &gather, "values"_a.none(), "out"_a.none())
       .def("scatter", &scatter, "grads"_a.none());
+  bind_plan_parts(plan);
 
   nb::class_<Planner>(m, "Planner")
       .def(

@@ -14,6 +14,8 @@ from services.kit.discovery import Run
 from services.kit.errors import Conflict, InvalidInput
 from services.wire import ps_pb2
 
+_SPARE_THREADS = 16
+
 
 class Pace(enum.Enum):
     """When a trainer's dense pushes take effect."""
@@ -39,6 +41,13 @@ class Assignment:
     sync: bool  # sparse pushes wait for all trainers
     restore: str = ""  # manifest to start from; empty = from scratch
     pace: Pace = Pace.TOGETHER  # of dense pushes
+
+    @property
+    def threads(self) -> int:
+        """Calls the server must be able to have in progress: a waiting push of every trainer, a
+        retry of each, and some that don't wait.
+        """
+        return _SPARE_THREADS + 2 * self.trainers
 
     @classmethod
     def of_sparse(cls, run: Run, rank: int) -> Assignment:

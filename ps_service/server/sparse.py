@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import _native, codec
-from ps_service.ranges import BatchRange, position_to_proto
+from ps_service.ranges import position_to_proto
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
 from ps_service.server.barrier import Fenced, StepBarrier, StepLedger
-from ps_service.server.gradient import Gradient, joined_usage, usage_of
+from ps_service.server.gradient import Gradient, joined_usage
 from ps_service.server.lifecycle import Lifecycle
 from ps_service.server.metrics import SparseMetrics
 from ps_service.server.pending import PendingSnapshot
 from ps_service.server.ranges import RangeTable, starts_of
+from ps_service.server.requests import Read, gradient_of, read_of
 from ps_service.server.snapshot import Restored, SparseSnapshot
 from ps_service.tables import TableSpec
 from services.kit.errors import Conflict, InvalidInput
-from services.kit.rpc import MAX_MESSAGE_BYTES
 from services.kit.storage import Storage
 from services.kit.telemetry import timed
 from services.wire import ps_pb2, ps_pb2_grpc
@@ -39,7 +39,6 @@ from services.wire import ps_pb2, ps_pb2_grpc
 log = logging.getLogger(__name__)
 
 BARRIER_SECONDS = 120.0
-_REPLY_OVERHEAD = 64  # bytes of a reply's message besides its values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,29 +97,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
     ) -> ps_pb2.SparsePullReply:
         """See ps.proto."""
         state = self._admitted(request.caller)
-        counts, floats = _counts(request.counts, state)
-        size = codec.value_bytes(request.value_coding, floats, "value_coding")
-        if size + _REPLY_OVERHEAD > MAX_MESSAGE_BYTES:
-            raise InvalidInput(
-                f"counts ask for {size} bytes of rows, a message holds {MAX_MESSAGE_BYTES}"
-            )
-        keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
-        if not request.read_only:
-            state.lifecycle.observe(request.event_time)
-        values = state.shard.pull(
-            counts,
-            keys,
-            insert=not request.read_only,
-            step=state.restored.step + request.caller.step,
-            event_time=request.event_time,
-        )
-        purpose = "read_only" if request.read_only else "train"
-        self._metrics.pulled_keys.labels(purpose).inc(len(keys))
-        if request.value_coding != ps_pb2.VALUE_CODING_FP32:
-            packed = codec.pack_values(np.frombuffer(values, codec.FLOAT), request.value_coding)
-            self._metrics.rounding.count("Pull", packed.clipped, packed.flushed)
-            values = packed.data
-        return ps_pb2.SparsePullReply(values=values)
+        return self._read(read_of(request, state.dims), state)
 
     def Push(
         self, request: ps_pb2.SparsePushRequest, _context: grpc.ServicerContext
@@ -130,29 +107,21 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         """
         state = self._admitted(request.caller)
         rank, step = request.caller.rank, request.caller.step
-        if request.read_step > step:
-            raise InvalidInput(f"read_step is {request.read_step}, must be <= step {step}")
-        counts, floats = _counts(request.counts, state)
-        keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
-        grads = codec.unpack_values(request.grads, request.value_coding, "grads", floats)
-        usage = usage_of(request, len(keys))
+        gradient = gradient_of(request, state.dims)
+        then = [read_of(pull, self._admitted(pull.caller).dims) for pull in request.then]
         state.lifecycle.observe(request.event_time)
-        incarnation = request.caller.incarnation
-        rows = BatchRange.from_proto(request.range) if request.HasField("range") else None
-        gradient = Gradient(
-            request.samples, incarnation, rows, step, counts, keys, grads, usage, request.event_time
-        )
         try:
             applied = self._push(state, rank, gradient)
         except Fenced:
             self._metrics.ranges.labels("fenced").inc()
             raise
+        rows = [self._read(read, state) for read in then]
         if applied is None:
             self._metrics.duplicate_pushes.inc()
-            return ps_pb2.SparsePushReply(duplicate=True)
+            return ps_pb2.SparsePushReply(duplicate=True, then=rows)
         self._metrics.staleness.observe(step - request.read_step)
         self._metrics.rounding.count("Push", request.clipped, request.flushed)
-        return ps_pb2.SparsePushReply(applied=applied.keys, missing=applied.missing)
+        return ps_pb2.SparsePushReply(applied=applied.keys, missing=applied.missing, then=rows)
 
     def Leave(
         self, request: ps_pb2.LeaveRequest, _context: grpc.ServicerContext
@@ -299,6 +268,25 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             raise Conflict(f"sparse-PS shard {self._assignment.rank} is not configured yet")
         return self._state
 
+    def _read(self, read: Read, state: _State) -> ps_pb2.SparsePullReply:
+        request = read.request
+        if not request.read_only:
+            state.lifecycle.observe(request.event_time)
+        values = state.shard.pull(
+            read.counts,
+            read.keys,
+            insert=not request.read_only,
+            step=state.restored.step + request.caller.step,
+            event_time=request.event_time,
+        )
+        purpose = "read_only" if request.read_only else "train"
+        self._metrics.pulled_keys.labels(purpose).inc(len(read.keys))
+        if request.value_coding != ps_pb2.VALUE_CODING_FP32:
+            packed = codec.pack_values(np.frombuffer(values, codec.FLOAT), request.value_coding)
+            self._metrics.rounding.count("Pull", packed.clipped, packed.flushed)
+            values = packed.data
+        return ps_pb2.SparsePullReply(values=values)
+
     @property
     def _steps(self) -> StepBarrier[Gradient, _Applied] | StepLedger:
         """Who keeps count of the trainers' steps in this mode."""
@@ -363,14 +351,6 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         self._metrics.pushed_keys.inc(result.applied)
         self._metrics.missing_keys.inc(result.missing)
         return _Applied(result.applied, result.missing)
-
-
-def _counts(counts: Sequence[int], state: _State) -> tuple[NDArray[np.uint32], int]:
-    """counts as (T,) uint32, and the floats that rows of so many keys have."""
-    if len(counts) != len(state.tables):
-        raise InvalidInput(f"counts has {len(counts)} entries, expected {len(state.tables)} tables")
-    array = np.array(counts, dtype=np.uint32)
-    return array, int(array @ state.dims)
 
 
 def _table_rows(shard: _native.SparseShard, table: int) -> float:

@@ -23,6 +23,7 @@ from services.kit.errors import InvalidInput
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
 SCHEMES = ("file", "s3", "kafka", "synthetic")
 _MAX_DEPTH = 50
+_ROWS_AHEAD = 2  # batches, unless the spec says otherwise
 # Looks at a few items only: the full repr of a few YAML aliases of aliases can fill the memory.
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 80, 80
@@ -125,6 +126,19 @@ class Wire(Strict):
     )
 
 
+class Pipeline(Strict):
+    """What overlaps the step of a trainer."""
+
+    depth: int | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="Batches whose rows are read while an earlier one is trained, at most "
+        "training.staleness; 0: none, and only 0 in mode sync. Rows that the trainer itself "
+        "changes meanwhile are read after that change. Default: 2, or staleness if that is less.",
+    )
+
+
 class Training(Strict):
     """How it is trained."""
 
@@ -153,9 +167,10 @@ class Training(Strict):
         default=4,
         ge=0,
         le=64,
-        description="Bound on the steps between the read of a row and the write of its gradient. "
-        "Trainers of this version read after their last write is applied, which is 0.",
+        description="Bound on the steps between the read of a row and the write of its gradient; a "
+        "trainer's own writes are always in what it reads.",
     )
+    pipeline: Pipeline = Field(default_factory=Pipeline)
     seed: int = Field(
         default=0,
         ge=0,
@@ -175,13 +190,62 @@ class Training(Strict):
             )
         return self
 
+    @property
+    def depth(self) -> int:
+        """Batches whose rows are read ahead."""
+        if self.pipeline.depth is not None:
+            return self.pipeline.depth
+        return 0 if self.mode == "sync" else min(_ROWS_AHEAD, self.staleness)
+
+    @model_validator(mode="after")
+    def _depth_fits(self) -> Training:
+        if self.mode == "sync" and self.depth > 0:
+            raise ValueError(
+                f"pipeline.depth is {self.depth}: mode sync reads no row ahead, give 0"
+            )
+        if self.depth > self.staleness:
+            raise ValueError(
+                f"pipeline.depth is {self.depth}, must be at most staleness, {self.staleness}"
+            )
+        return self
+
 
 class Resources(Strict):
     """How many processes of each kind."""
 
-    sparse_ps: int = Field(default=1, ge=1, le=1024, description="Sparse parameter-server shards.")
+    placement: Literal["remote", "embedded"] = Field(
+        default="remote",
+        description="Where the sparse shards are. remote: processes of their own. embedded: one "
+        "in each trainer's process, which reaches its own rows without a socket; sparse_ps is then "
+        "the number of trainers.",
+    )
+    sparse_ps: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="Sparse parameter-server shards; not to be given with placement embedded.",
+    )
     dense_ps: int = Field(default=1, ge=1, le=64, description="Dense parameter-server blocks.")
     trainers: int = Field(default=1, ge=1, le=1024, description="Trainers.")
+
+    @property
+    def embedded(self) -> bool:
+        """Whether each trainer's process has a shard."""
+        return self.placement == "embedded"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_shard_for_each_trainer(cls, given: Any) -> Any:
+        """Fills in the count, so that whoever asks for the number of shards need not know why."""
+        if not isinstance(given, dict) or given.get("placement") != "embedded":
+            return given
+        trainers = given.get("trainers", 1)
+        if given.get("sparse_ps", trainers) != trainers:
+            raise ValueError(
+                f"sparse_ps is {given['sparse_ps']}, but with placement embedded each of the "
+                f"{trainers} trainers has one shard; leave it out"
+            )
+        return {**given, "sparse_ps": trainers}
 
 
 class CheckpointSpec(Strict):
@@ -244,6 +308,11 @@ class JobSpec(Strict):
             raise ValueError("training.epochs: a kafka:// source is read once")
         if self.autoscale is not None and self.checkpoint is None:
             raise ValueError("autoscale: a change of scale goes through a checkpoint; give one")
+        if self.resources.embedded and self.autoscale is not None and self.autoscale.sparse_ps:
+            raise ValueError(
+                "autoscale.sparse_ps: with placement embedded each trainer has one shard; "
+                "scale trainers"
+            )
         dense = self.optimizers.dense.name
         if self.training.mode == "kstep" and dense not in KSTEP_OPTIMIZERS:
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -167,6 +167,7 @@ class RestoreRequest(View):
     """Body of `:restore`: start the job again from a checkpoint."""
 
     checkpoint: str | None = None  # id or manifest URI; default: the newest
+    placement: Literal["remote", "embedded"] | None = None
     sparse_ps: int | None = Field(default=None, ge=1, le=1024)
     dense_ps: int | None = Field(default=None, ge=1, le=64)
     trainers: int | None = Field(default=None, ge=1, le=1024)

@@ -62,6 +62,7 @@ class MemberProcess:
         )
         self.update(metrics_address=self._telemetry.address)
         self._heartbeat = Heartbeat(registry, self.describe)
+        self._second: Heartbeat | None = None
 
     def describe(self) -> Member:
         """The present lease content."""
@@ -83,11 +84,30 @@ class MemberProcess:
         with self._lock:
             self._status = status or self._status
         self.update(phase=phase)
+        if self._second is not None:
+            self._second.beat()
         self._heartbeat.beat()
 
     def start(self) -> None:
         """Begins the lease."""
         self._heartbeat.start()
+
+    def serve_also(self, role: Role, status: Callable[[], dict[str, Any]]) -> None:
+        """Gives the server of `role` that lives in this process a lease of its own, same rank and
+        address, so that everybody finds it where they find one that is a process. `status` as in
+        announce. Its metrics are on this member's page.
+        """
+
+        def describe() -> Member:
+            with self._lock:
+                member = self._member
+            phase = Phase.READY
+            return dataclasses.replace(
+                member, role=role, phase=phase, metrics_address="", error="", status=status()
+            )
+
+        self._second = Heartbeat(self.registry, describe)
+        self._second.start()
 
     def close(self, error: BaseException | None) -> None:
         """Ends the lease; after a failure its last word says what happened."""
@@ -96,6 +116,8 @@ class MemberProcess:
             text = str(error) if expected else f"{type(error).__name__}: {error}"
             permanent = isinstance(error, errors.EmbermeshError) and error.permanent
             self.update(phase=Phase.FAILED, error=text, permanent=permanent)
+        if self._second is not None:
+            self._second.close(withdraw=True)
         self._heartbeat.close(withdraw=error is None)
         self._telemetry.close()
 

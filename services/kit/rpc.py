@@ -264,7 +264,7 @@ class _FanOut(Generic[_Reply]):
             heapq.heappush(self._retries, (again, index))
             self._pauses[index] = min(self._pauses[index] * 2, _LONGEST_PAUSE)
             return
-        failure = _family(error, self._calls[index].peer, self._timeout)
+        failure = _failure(error, self._calls[index].peer, self._timeout)
         if self._fail_fast:
             raise failure from error
         self._outcomes[index] = failure
@@ -282,6 +282,14 @@ class _FanOut(Generic[_Reply]):
         if not self._retries:
             return 0.1
         return min(0.1, max(0.001, self._retries[0][0] - time.monotonic()))
+
+
+def _failure(error: Exception, peer: str, timeout: float) -> errors.EmbermeshError:
+    if isinstance(error, grpc.RpcError):
+        return _family(error, peer, timeout)
+    # A stub of this process fails with what its servicer raised.
+    kind = type(error) if isinstance(error, errors.EmbermeshError) else errors.EmbermeshError
+    return kind(f"{peer}: {error}")
 
 
 def _family(error: grpc.RpcError, peer: str, timeout: float) -> errors.EmbermeshError:

@@ -75,6 +75,15 @@ def ask(address: str, stub: type, verb: str, request) -> None:
             ps_pb2.SparsePushRequest(caller=CALLER, counts=[0, 0, 0], read_step=2),
             "read_step is 2, must be <= step 1",
         ),
+        (
+            "Push",
+            ps_pb2.SparsePushRequest(
+                caller=CALLER,
+                counts=[0, 0, 0],
+                then=[ps_pb2.SparsePullRequest(caller=CALLER, counts=[1, 0, 0], keys=bytes(7))],
+            ),
+            "keys has 7 bytes, expected 8",
+        ),
     ],
 )
 def test_malformed_sparse_request_names_the_field(cluster, verb, request_, message) -> None:

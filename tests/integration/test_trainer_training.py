@@ -3,150 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import prometheus_client
 import pytest
 
-from ps_service.client.kstep import KStepClient
 from ps_service.server.assignment import Pace
-from services.api.manifest import PositionEntry
-from services.api.spec import JobSpec, validate
+from services.api.spec import validate
 from tests.fixtures.ps_cluster import PsCluster
-from tests.fixtures.scripted_source import ScriptedSource
+from tests.fixtures.trainer_rig import (
+    DIM,
+    FEATURES,
+    WAIT,
+    Trainer,
+    exported,
+    job,
+    rows,
+    script,
+    train_together,
+)
 from trainer_service import holdout
-from trainer_service.batch import Batch
-from trainer_service.control import PauseGate
-from trainer_service.layout import build_layout, load_model
-from trainer_service.loop import Loop
-from trainer_service.metrics import TrainerMetrics
-from trainer_service.pipeline import ReadAhead, Servers
-from trainer_service.positions import Positions
-from trainer_service.progress import Progress
-from trainer_service.sources import Source, open_training
-from trainer_service.step import TrainStep, build_network
+from trainer_service.pipeline import ReadAhead
+from trainer_service.sources import open_training
+from trainer_service.step import TrainStep
 
-DENSE, FEATURES, DIM, WAIT = 2, 3, 4, 30.0
-K = 4
 PACES = pytest.mark.parametrize("pace", Pace, ids=["hybrid", "async", "kstep"])
-ADAM = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-7}
-
-
-def job(batch_size: int) -> JobSpec:
-    return validate(
-        {
-            "name": "loop",
-            "model": {"name": "deepfm", "hidden": [8, 4]},
-            "data": {"source": "synthetic://criteo"},
-            "features": {
-                "dense": "I1..I2",
-                "sparse": {
-                    "C1..C2": {"dim": DIM},
-                    "tags": {"dim": DIM, "separator": "|", "combiner": "mean"},
-                },
-            },
-            "training": {"batch_size": batch_size, "seed": 5},
-        }
-    )
-
-
-Sample = tuple[float, np.ndarray, list[list[int]]]
-
-
-def rows(n: int, seed: int) -> list[Sample]:
-    """(label, dense, keys per feature) of n samples; some have no tag or many, and keys repeat."""
-    rng = np.random.default_rng(seed)
-    out = []
-    for _ in range(n):
-        tags = rng.integers(0, 9, rng.integers(0, 4)).tolist()
-        keys = [[int(rng.integers(0, 30))], [2**64 - 1 - int(rng.integers(0, 5))], tags]
-        label = float(rng.random() < (0.9 if keys[0][0] < 15 else 0.1))
-        out.append((label, rng.normal(size=DENSE).astype(np.float32), keys))
-    return out
-
-
-def script(batches: Sequence[Sequence[Sample]], lane: int = 0) -> ScriptedSource:
-    """The n-th batch leaves its lane at n; trainers must not share one."""
-    return ScriptedSource([batch(samples, i + 1, lane) for i, samples in enumerate(batches)])
-
-
-def batch(samples: Sequence[Sample], minor: int, lane: int = 0) -> Batch:
-    bags = [keys[f] for f in range(FEATURES) for _, _, keys in samples]
-    return Batch(
-        labels=np.array([y for y, _, _ in samples], np.float32),
-        dense=np.array([d for _, d, _ in samples], np.float32).reshape(-1, DENSE),
-        keys=np.array([k for bag in bags for k in bag], np.uint64),
-        offsets=np.cumsum([0, *(len(b) for b in bags)]).astype(np.int32),
-        first=(0, minor - 1),
-        next=PositionEntry(partition=f"lane-{lane:02d}", major=0, minor=minor),
-    )
-
-
-@dataclass
-class Trainer:
-    """One trainer's parts, ready to run."""
-
-    cluster: PsCluster
-    spec: JobSpec
-    source: Source
-    rank: int = 0
-    step_class: type[TrainStep] = TrainStep
-
-    def __post_init__(self) -> None:
-        model = load_model(self.spec)
-        layout = build_layout(self.spec, model)
-        self.layout, self.planner = layout, layout.planner(self.cluster.shard_map)
-        self.step = self.step_class(
-            build_network(model.build, self.spec.training.seed),
-            batch_size=self.spec.training.batch_size,
-            dense=layout.dense,
-            width=layout.width,
-        )
-        self.registry = prometheus_client.CollectorRegistry()
-        self.metrics = TrainerMetrics(self.registry)
-        self.gate, self.progress = PauseGate(), Progress(self.metrics)
-        self.sparse = self.cluster.sparse_client(self.rank)
-        dense = self.cluster.dense_client(self.rank)
-        self.dense = KStepClient(dense, K) if self.cluster.pace is Pace.MERGED else dense
-        self.servers = Servers(self.sparse, self.dense)
-        self.sparse.configure(layout.tables, self.spec.training.seed)
-        self.parameters = self.dense.configure("adam", ADAM, self.step.initial())
-
-    def run(self, stop: threading.Event | None = None) -> bool:
-        positions = Positions(self.source.positions())
-        with closing(ReadAhead(self.source, self.planner, self.metrics)) as ahead:
-            loop = Loop(
-                batches=ahead,
-                servers=self.servers,
-                step=self.step,
-                positions=positions,
-                gate=self.gate,
-                progress=self.progress,
-                metrics=self.metrics,
-            )
-            return loop.run(self.parameters, stop or threading.Event())
-
-
-def exported(cluster: PsCluster, tables: int) -> list[dict[int, np.ndarray]]:
-    """Key -> row of each table, over all shards."""
-    out: list[dict[int, np.ndarray]] = []
-    for table in range(tables):
-        found: dict[int, np.ndarray] = {}
-        for shard in cluster.shards():
-            keys, values, _ = shard.export_rows(table)
-            found.update(zip(keys.tolist(), values, strict=True))
-        out.append(found)
-    return out
-
-
-def train_together(trainers: Sequence[Trainer]) -> None:
-    with ThreadPoolExecutor(len(trainers)) as pool:
-        assert all(f.result(WAIT) for f in [pool.submit(t.run) for t in trainers])
 
 
 def test_sync_with_two_trainers_equals_one_with_the_joined_batch() -> None:

@@ -22,6 +22,7 @@ from trainer_service.metrics import TrainerMetrics
 from trainer_service.pipeline import ReadAhead, Servers
 from trainer_service.positions import Positions
 from trainer_service.progress import Progress
+from trainer_service.rows_ahead import RowsAhead
 from trainer_service.sources import open_holdout, open_training
 from trainer_service.step import TrainStep, build_network
 
@@ -62,9 +63,10 @@ def train(values: str) -> tuple[float, float]:
         with (
             closing(Servers(sparse, dense)) as servers,
             closing(ReadAhead(source, planner, metrics)) as batches,
+            closing(RowsAhead(batches, servers, metrics, depth=spec.training.depth)) as ahead,
         ):
             assert Loop(
-                batches=batches,
+                rows=ahead,
                 servers=servers,
                 step=step,
                 positions=positions,
@@ -79,7 +81,7 @@ def train(values: str) -> tuple[float, float]:
                     {"service": "SparsePs", "verb": verb, "direction": direction},
                 )
                 or 0.0
-                for verb, direction in (("Pull", "in"), ("Push", "out"))
+                for verb, direction in (("Pull", "in"), ("Push", "in"), ("Push", "out"))
             )
             held_out = open_holdout(spec)
             assert held_out is not None and steps

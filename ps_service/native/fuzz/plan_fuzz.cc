@@ -45,6 +45,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<float> gathered(plan.batch() * plan.config().width);
     plan.gather(values.data(), gathered.data());
     plan.scatter(gathered.data(), values.data());
+    const embermesh::Plan* const others[] = {&plan, &plan};
+    (void)plan.last_in(others);
+    const auto rows = values;
+    plan.place(rows, input.some<std::int32_t>(16), values.data());
   } catch (const std::invalid_argument&) {  // as it must be
   }
   return 0;

@@ -78,7 +78,13 @@ def test_a_spec_file_that_is_not_there_is_named(tmp_path: Path) -> None:
             lambda c: c.restore("j-1", checkpoint="000002", sparse_ps=5),
             "POST",
             "/v1/jobs/j-1:restore",
-            {"checkpoint": "000002", "sparse_ps": 5, "dense_ps": None, "trainers": None},
+            {
+                "checkpoint": "000002",
+                "placement": None,
+                "sparse_ps": 5,
+                "dense_ps": None,
+                "trainers": None,
+            },
         ),
     ],
 )

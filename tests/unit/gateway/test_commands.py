@@ -10,7 +10,7 @@ import pytest
 from gateway import commands
 from gateway.record import JobRecord
 from services.api.views import JobState, RestoreRequest
-from services.kit.errors import Conflict
+from services.kit.errors import Conflict, InvalidInput
 
 SPEC: dict[str, Any] = {
     "checkpoint": {"to": "file://c"},
@@ -100,3 +100,23 @@ def test_scale_without_checkpoints_says_so() -> None:
 def test_scale_needs_an_active_job(state: JobState) -> None:
     with pytest.raises(Conflict, match=f"is {state}; only"):
         commands.scale(job(state), 4, 9.0)
+
+
+def test_shards_in_trainers_are_as_many_as_these() -> None:
+    record = job(JobState.SUCCEEDED)
+    request = RestoreRequest(placement="embedded", trainers=3)
+    embedded = commands.restore(record, "file://m", request, 9.0)
+    assert embedded.spec["resources"] == {
+        "placement": "embedded",
+        "sparse_ps": 3,
+        "dense_ps": 1,
+        "trainers": 3,
+    }
+    assert commands.with_resources(embedded.spec, trainers=5)["resources"]["sparse_ps"] == 5
+    with pytest.raises(InvalidInput, match="sparse_ps: 2 is asked for, but with placement"):
+        commands.with_resources(embedded.spec, sparse_ps=2)
+    scaled = {**SPEC, "autoscale": {"sparse_ps": {"max": 4}}}
+    with pytest.raises(InvalidInput, match=r"autoscale\.sparse_ps chooses a number"):
+        commands.with_resources(scaled, placement="embedded")
+    remote = commands.with_resources(embedded.spec, placement="remote", sparse_ps=2)
+    assert (remote["resources"]["sparse_ps"], remote["resources"]["trainers"]) == (2, 3)

@@ -45,6 +45,19 @@ def test_a_run_carries_the_spec_so_that_it_parses_to_the_same() -> None:
     assert record.job_spec == spec
 
 
+def test_shards_in_the_trainers_need_no_processes() -> None:
+    spec = jobspec.validate(
+        {
+            **make_spec(3, 1, 3).model_dump(mode="json"),
+            "resources": {"placement": "embedded", "dense_ps": 2, "trainers": 3},
+        }
+    )
+    run = make_run(new_record(spec, 1.0), spec)
+    assert set(run.owners) == {0, 1, 2}
+    made = processes(run, spec, Surroundings("redis://r:1/0", "10.0.0.1", "debug"))
+    assert collections.Counter(p.role for p in made) == {Role.DENSE_PS: 2, Role.TRAINER: 3}
+
+
 def test_every_process_can_read_its_settings() -> None:
     spec = make_spec(2, 3, 4)
     run = make_run(new_record(spec, 1.0), spec)

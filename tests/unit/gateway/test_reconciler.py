@@ -222,7 +222,12 @@ def test_scaling_takes_a_checkpoint_then_starts_the_next_generation_from_it() ->
     record = result.record
     assert (record.state, record.becomes) == (JobState.STOPPING, JobState.PENDING)
     assert (record.restore, record.scale_to, record.restarts) == (TAKEN.uri, None, 0)
-    assert record.spec["resources"] == {"sparse_ps": 2, "dense_ps": 1, "trainers": 5}
+    assert record.spec["resources"] == {
+        "placement": "remote",
+        "sparse_ps": 2,
+        "dense_ps": 1,
+        "trainers": 5,
+    }
 
 
 def test_the_checkpoint_of_an_earlier_request_is_not_used_again() -> None:

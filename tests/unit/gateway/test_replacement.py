@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.actions import PublishRun, Start
+from gateway.commands import with_resources
 from gateway.present import job_view
 from gateway.reconciler import Seen, Step, step
 from gateway.record import JobRecord
@@ -59,6 +60,21 @@ def test_in_hybrid_a_dead_trainer_becomes_the_next_incarnation(look: Seen, text:
     assert (record.state, record.generation, record.restarts) == (JobState.RUNNING, 3, 2)
     assert (record.incarnations, record.replaced_at) == ((0, 1), 2000.0)
     assert event(result).message == f"trainer 1 becomes incarnation 1 (restart 2 of 2): {text}"
+
+
+@pytest.mark.parametrize(("mode", "replaced"), [("async", True), ("sync", False), ("kstep", False)])
+def test_what_the_mode_says_of_a_dead_trainer(mode: str, replaced: bool) -> None:
+    record = step(job(JobState.RUNNING, mode=mode), ended(-9), 2000.0, LIMITS).record
+    assert record.incarnations == ((0, 1) if replaced else ())
+    assert record.state == (JobState.RUNNING if replaced else JobState.STOPPING)
+
+
+def test_a_trainer_with_a_shard_of_its_own_takes_rows_with_it() -> None:
+    record = job(JobState.RUNNING)
+    spec = with_resources(record.spec, placement="embedded")
+    record = dataclasses.replace(record, spec=spec)
+    result = step(record, ended(-9), 2000.0, LIMITS)
+    assert (result.record.state, result.record.becomes) == (JobState.STOPPING, JobState.PENDING)
 
 
 def test_the_count_of_samples_never_falls() -> None:

@@ -109,6 +109,13 @@ def test_a_spec_travels_as_json(document: dict[str, Any]) -> None:
             "training: wire.values: scaled-fp16 .* use fp32 or fp16",
         ),
         ("training.mode", "fast", "training.mode: .*hybrid.*fast"),
+        ("training.pipeline", {"depth": -1}, "training.pipeline.depth: .*greater"),
+        ("training.pipeline", {"depth": 5}, "pipeline.depth is 5, must be at most staleness, 4"),
+        (
+            "training",
+            {"mode": "sync", "pipeline": {"depth": 1}},
+            "training: pipeline.depth is 1: mode sync reads no row ahead",
+        ),
         ("model", {}, "model.name: Field required"),
         ("model.hidden", [0], "model.hidden.0: .*greater"),
         ("data.source", "clicks.tsv", "data.source: 'clicks.tsv' must start with one of file://"),
@@ -163,6 +170,39 @@ def test_a_spec_travels_as_json(document: dict[str, Any]) -> None:
 def test_each_mistake_is_named_by_its_field(path: str, value: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         validate(with_path(path, value))
+
+
+@pytest.mark.parametrize(
+    ("training", "depth"),
+    [
+        ({}, 2),
+        ({"staleness": 1}, 1),
+        ({"staleness": 0}, 0),
+        ({"mode": "sync"}, 0),
+        ({"pipeline": {"depth": 4}}, 4),
+        ({"mode": "sync", "pipeline": {"depth": 0}}, 0),
+    ],
+)
+def test_how_many_batches_are_read_ahead(training: dict[str, Any], depth: int) -> None:
+    assert validate({**SMALL, "training": training}).training.depth == depth
+
+
+def test_with_shards_in_the_trainers_their_number_is_that_of_trainers() -> None:
+    resources = {"placement": "embedded", "trainers": 3}
+    spec = validate({**SMALL, "resources": resources})
+    assert (spec.resources.sparse_ps, spec.resources.embedded) == (3, True)
+    assert validate(spec.model_dump(mode="json")) == spec
+    with pytest.raises(InvalidInput, match=r"resources: sparse_ps is 2, but .* 3 trainers .* out"):
+        validate({**SMALL, "resources": {**resources, "sparse_ps": 2}})
+    scaled = {
+        **SMALL,
+        "resources": resources,
+        "checkpoint": {"to": "file://c"},
+        "autoscale": {"trainers": {"max": 4}, "sparse_ps": {"max": 4}},
+    }
+    with pytest.raises(InvalidInput, match=r"autoscale\.sparse_ps: with placement embedded"):
+        validate(scaled)
+    validate({**scaled, "autoscale": {"trainers": {"max": 4}}})
 
 
 def test_a_kafka_source_is_read_once_in_a_known_format() -> None:

@@ -20,6 +20,7 @@ from trainer_service.metrics import TrainerMetrics
 from trainer_service.pipeline import Planned, Pushed, ReadAhead, Servers, Stopped
 from trainer_service.positions import Positions
 from trainer_service.progress import Progress
+from trainer_service.rows_ahead import RowsAhead
 from trainer_service.sources import EndOfData
 from trainer_service.step import StepResult, TrainStep
 
@@ -78,7 +79,7 @@ class Recorder:
         samples = len(result.probabilities)
         self.calls.append(("push", kw["step"], kw["read_step"], samples, kw["pause"]))
         self.on_push(kw["step"])
-        return Pushed(np.full(1, kw["step"], np.float32), kw["pause"] and self.grant_pause, 1)
+        return Pushed(np.full(1, kw["step"], np.float32), kw["pause"] and self.grant_pause, 1, [])
 
     def leave(self, step: int) -> None:
         self.calls.append(("leave", step))
@@ -87,7 +88,9 @@ class Recorder:
 class Rig:
     """A loop over a recorder, with the real gate, positions, progress and metrics."""
 
-    def __init__(self, script: list[Any], ahead: dict[str, tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self, script: list[Any], ahead: dict[str, tuple[int, int]] | None = None, after: int = 0
+    ) -> None:
         self.recorder, self.gate, self.stop = Recorder(script), PauseGate(), threading.Event()
         self.registry = prometheus_client.CollectorRegistry()
         metrics = TrainerMetrics(self.registry)
@@ -95,7 +98,13 @@ class Rig:
         start = [PositionEntry(partition="lane-00", major=0, minor=0)]
         self.positions = Positions(start, ahead)
         self.loop = Loop(
-            batches=cast(ReadAhead, self.recorder),
+            rows=RowsAhead(
+                cast(ReadAhead, self.recorder),
+                cast(Servers, self.recorder),
+                metrics,
+                depth=0,
+                after=after,
+            ),
             servers=cast(Servers, self.recorder),
             step=cast(TrainStep, self.recorder),
             positions=self.positions,
@@ -104,8 +113,8 @@ class Rig:
             metrics=metrics,
         )
 
-    def run(self, after: int = 0) -> bool:
-        return self.loop.run(np.zeros(1, np.float32), self.stop, after)
+    def run(self) -> bool:
+        return self.loop.run(np.zeros(1, np.float32), self.stop)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"embermesh_trainer_{name}", labels)
@@ -211,13 +220,13 @@ def test_pause_waits_for_the_common_boundary_and_holds_there() -> None:
 
 def test_a_trainer_that_took_over_pauses_only_once_it_is_settled() -> None:
     """Its steps go on from the others' count; what it sends again is in no checkpoint."""
-    rig = Rig([batch(i) for i in range(1, 5)], ahead={"lane-00": (0, 2)})
+    rig = Rig([batch(i) for i in range(1, 5)], ahead={"lane-00": (0, 2)}, after=40)
     rig.recorder.grant_pause = True
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(rig.gate.pause, "ckpt", WAIT, WAIT)
         while not rig.gate.requested():
             pass
-        running = threading.Thread(target=rig.run, kwargs={"after": 40})
+        running = threading.Thread(target=rig.run)
         running.start()
         stand = asked.result(WAIT)
         assert (stand.step, stand.positions[0].minor) == (43, 3)

@@ -178,12 +178,16 @@ def push(dense: Any, sparse: Any) -> Pushed:
 
 def test_both_pushes_are_under_way_at_once() -> None:
     values = np.ones(1, np.float32)
-    pushed = push(SimpleNamespace(values=values, pause=True, version=1), SimpleNamespace(missing=4))
+    pushed = push(
+        SimpleNamespace(values=values, pause=True, version=1), SimpleNamespace(missing=4, rows=[])
+    )
     assert (pushed.parameters is values, pushed.pause, pushed.missing) == (True, True, 4)
 
 
 def test_a_failed_push_of_either_kind_fails_the_step() -> None:
-    fine = SimpleNamespace(values=np.ones(1, np.float32), pause=False, version=1, missing=0)
+    fine = SimpleNamespace(
+        values=np.ones(1, np.float32), pause=False, version=1, missing=0, rows=[]
+    )
     for dense, sparse in ((Unavailable("away"), fine), (fine, Unavailable("away"))):
         with pytest.raises(Unavailable):
             push(dense, sparse)

@@ -1,0 +1,14 @@
+// The part of the Python bindings that reads rows ahead; what it binds is documented in
+// ps_service/_native.pyi.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "planner.h"
+
+namespace embermesh {
+
+// Plan.last_in and Plan.place.
+void bind_plan_parts(nanobind::class_<Plan>& plan);
+
+}  // namespace embermesh
