@@ -12,7 +12,7 @@ import prometheus_client
 import pytest
 
 from services.kit import config, rpc, tls
-from services.kit.errors import InvalidInput, Unavailable
+from services.kit.errors import DeadlineExceeded, InvalidInput, Unavailable
 from services.kit.tls import Tls, TlsConfig
 from services.wire import checkpoint_pb2, checkpoint_pb2_grpc
 from tests.fixtures.certificates import Authority
@@ -111,7 +111,8 @@ def test_nobody_else_gets_through(
         certificates = Tls(authority.issue(folder, "trainer", dns="elsewhere"))
     with (
         rpc.connect(served.server.address, certificates) as channel,
-        pytest.raises(Unavailable, match="checkpoint: "),
+        # The second where the time was up before the last handshake had failed.
+        pytest.raises((Unavailable, DeadlineExceeded), match="checkpoint: "),
     ):
         served.ask(channel, timeout=1.0)
 
