@@ -25,6 +25,7 @@ from tests.fixtures.row_counts import counting_job, produce_rows, updates_of_row
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 ROWS, PARTITIONS = 60_000, 6
 KILLS, WAITING = 10, 15_000
+AHEAD = 2 * 2 * 16  # trainers, batches that each reads ahead, rows of one
 
 
 def test_no_row_is_skipped_or_trained_twice_across_a_stop(
@@ -50,7 +51,9 @@ def test_no_row_is_skipped_or_trained_twice_across_a_stop(
     assert client.wait(job.id, 60).state == JobState.CANCELLED
     assert 2_000 <= middle.samples < ROWS
     first_part = updates_of_rows(middle.uri)
-    assert len(first_part) == middle.samples and set(first_part.values()) == {1}
+    trained = [row for row, updates in first_part.items() if updates]
+    assert len(trained) == middle.samples and set(first_part.values()) <= {0, 1}
+    assert len(first_part) <= middle.samples + AHEAD, "besides them only rows read ahead"
 
     client.restore(job.id, sparse_ps=3, trainers=3)
     done = client.wait(job.id, 120)
