@@ -2,16 +2,19 @@
 
 namespace embermesh {
 
-void EraseVerb::find(std::size_t /*lane*/, std::span<const Entry> entries,
-                     std::size_t /*first*/) noexcept {
+inline void EraseVerb::find(std::size_t /*half*/, const Run& run, std::span<const Entry> entries,
+                            std::size_t /*first*/) noexcept {
   for (const Entry& entry : entries) {
-    RowStore& store = context_.store(entry);
-    Slot* const slot = store.index(entry.table()).find(entry.hash());
-    if (slot == nullptr) continue;
-    store.erase(entry.table(), slot);
-    context_.life(entry).erased(entry.table(), entry.hash());
+    const Slot slot = run.store->index(run.table).find(entry.hash());
+    if (!slot) continue;
+    run.store->erase(run.table, slot);
+    context_.life(entry).erased(run.table, entry.hash());
     ++removed_;
   }
+}
+
+void EraseVerb::run(const UnitSource& source, LockWindow& locks) {
+  run_pipeline(*this, context_.partitions(), source, locks);
 }
 
 }  // namespace embermesh

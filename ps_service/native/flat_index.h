@@ -1,9 +1,10 @@
-// Open-addressing index of one table in one partition: hash -> row, four slots to a cache line.
+// Open-addressing index of one table in one partition: hash -> row, a bucket to a cache line.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,11 +15,52 @@
 
 namespace embermesh {
 
-// The hash stands for the key: within a table each is a function of the other (hash.h).
-struct Slot {
-  std::uint64_t hash;
-  RowNumber row;
-  std::uint32_t meta;  // belongs to whoever keeps account of a row's use; 0 at first
+// A cache line of the index: four entries with metadata, or five without.
+//
+//   with:     4 hashes, 4 rows, 4 metadata
+//   without:  4 hashes, the fifth hash (8 bytes), 5 rows, 4 bytes unused
+struct alignas(64) Bucket {
+  std::uint64_t hashes[4];
+  std::uint32_t tail[8];
+
+  [[nodiscard]] std::uint64_t fifth_hash() const noexcept {
+    std::uint64_t hash;
+    std::memcpy(&hash, tail, sizeof(hash));
+    return hash;
+  }
+};
+static_assert(sizeof(Bucket) == 64, "a cache line");
+
+// How the entries of a bucket lie.
+struct Layout {
+  unsigned slots;      // 4 or 5
+  unsigned first_row;  // place of their rows in Bucket::tail
+};
+
+// An entry of an index, or none. The hash stands for the key: within a table each is a function of
+// the other (hash.h).
+class Slot {
+ public:
+  Slot() = default;
+  Slot(Bucket* bucket, unsigned place, unsigned first_row) noexcept
+      : bucket_(bucket), place_(place), first_row_(first_row) {}
+
+  // Whether there is an entry.
+  [[nodiscard]] explicit operator bool() const noexcept { return bucket_ != nullptr; }
+
+  [[nodiscard]] std::uint64_t hash() const noexcept {
+    return place_ < 4 ? bucket_->hashes[place_] : bucket_->fifth_hash();
+  }
+  [[nodiscard]] RowNumber& row() const noexcept { return bucket_->tail[first_row_ + place_]; }
+  // Belongs to whoever keeps account of a row's use; 0 at first. Only of an index that keeps it.
+  [[nodiscard]] std::uint32_t& meta() const noexcept { return bucket_->tail[4 + place_]; }
+
+ private:
+  friend class FlatIndex;
+
+  Bucket* bucket_ = nullptr;
+  unsigned place_ = 0;
+  unsigned first_row_ = 0;
 };
 
 // Linear probing by buckets of one cache line. A bucket's entries come before its empty slots, and
@@ -32,8 +74,10 @@ struct Slot {
 // Not thread-safe: its partition's lock guards it.
 class FlatIndex {
  public:
-  // `pool` has slabs of kPageBytes and must outlive the index.
-  explicit FlatIndex(SlabPool& pool) noexcept : pool_(&pool) {}
+  // `pool` has slabs of kPageBytes and must outlive the index. `keeps_meta`: its slots have
+  // metadata, and there is one fewer to a bucket.
+  FlatIndex(SlabPool& pool, bool keeps_meta) noexcept
+      : layout_(keeps_meta ? Layout{4, 0} : Layout{5, 2}), pool_(&pool) {}
   FlatIndex(FlatIndex&& other) noexcept { swap(other); }
   FlatIndex& operator=(FlatIndex&& other) noexcept {
     swap(other);
@@ -43,59 +87,78 @@ class FlatIndex {
   FlatIndex& operator=(const FlatIndex&) = delete;
   ~FlatIndex() { free_pages(); }
 
-  // The slot of `hash`, or null; valid until the next insert, erase or shrink.
-  [[nodiscard]] Slot* find(std::uint64_t hash) const noexcept {
-    if (buckets_ == 0) return nullptr;
-    for (std::size_t b = home(hash);; b = after(b)) {
+  // The slot of `hash`, or none; valid until the next insert, erase or shrink.
+  [[nodiscard]] Slot find(std::uint64_t hash) const noexcept {
+    if (buckets_ == 0) return {};
+    for (std::size_t b = home(hash, buckets_);; b = after(b)) {
       Bucket& bucket = at(b);
-      if (Slot* const slot = bucket.find(hash)) return slot;
-      if (!bucket.is_full()) return nullptr;
+      if (const Slot slot = find_in(bucket, hash, layout_)) return slot;
+      if (!is_full(bucket)) return {};
     }
   }
 
-  // The same if the entry is in its home, as most are; null says nothing. Not of an empty index.
-  [[nodiscard]] Slot* find_at_home(std::uint64_t hash) const noexcept {
-    return at(home(hash)).find(hash);
-  }
+  // Looks many keys up where most are: in their homes. Holds what that takes in registers; good
+  // until the next insert, erase or shrink.
+  class Reader {
+   public:
+    explicit Reader(const FlatIndex& index) noexcept
+        : buckets_(index.buckets_),
+          pages_(index.buckets_ > 0 ? index.pages_.data() : &kNoPage),
+          layout_(index.layout_) {}
 
-  // Asks for the line where find begins, or for those where it goes on. Not of an empty index.
-  void prefetch_home(std::uint64_t hash) const noexcept { prefetch_line(&at(home(hash))); }
+    // The slot of `hash` if it is in its home; none says nothing.
+    [[nodiscard]] Slot find(std::uint64_t hash) const noexcept {
+      return find_in(home_of(hash), hash, layout_);
+    }
+    // Asks for the line where find looks.
+    void prefetch(std::uint64_t hash) const noexcept { prefetch_line(&home_of(hash)); }
+
+   private:
+    [[nodiscard]] Bucket& home_of(std::uint64_t hash) const noexcept {
+      return bucket_at(pages_, home(hash, buckets_));
+    }
+
+    std::size_t buckets_;
+    Bucket* const* pages_;
+    Layout layout_;
+  };
+
+  // Asks for the line behind the home of `hash`, where find goes on.
   void prefetch_next(std::uint64_t hash) const noexcept {
-    const std::size_t next = after(home(hash));
-    prefetch_line(&at(next));
-    prefetch_line(&at(after(next)));
+    if (buckets_ > 0) prefetch_line(&at(after(home(hash, buckets_))));
   }
 
   // Makes room for one more entry. Throws std::bad_alloc, and then nothing has changed.
   void reserve_one() {
-    if ((size_ + 1) * kFullDenominator > capacity() * kFullNumerator) grow();
+    if ((size_ + 1) * 4 > buckets_ * kFullQuarters) grow();
   }
 
   // Adds `hash`, which must be absent, after reserve_one.
   void insert(std::uint64_t hash, RowNumber row) noexcept {
-    place(Slot{hash, row, 0});
+    place(hash, row, 0);
     ++size_;
   }
 
   // Removes the entry of `slot`, which came from find.
-  void erase(Slot* slot) noexcept;
+  void erase(Slot slot) noexcept;
 
-  // Less than a quarter full, and more than a bucket.
-  [[nodiscard]] bool is_sparse() const noexcept { return buckets_ > 1 && size_ * 4 < capacity(); }
+  // On average less than an entry to a bucket, and more than a bucket.
+  [[nodiscard]] bool is_sparse() const noexcept { return buckets_ > 1 && size_ < buckets_; }
 
   // Makes a sparse index smaller. Without memory for that it stays as it is.
   void shrink() noexcept;
 
-  // Calls visit(Slot&) for the entries of the buckets [first, first + count).
+  // Calls visit(slot) for the entries of the buckets [first, first + count).
   template <class Visit>
   void for_each(std::size_t first, std::size_t count, const Visit& visit) const {
     for (std::size_t b = first; b < first + count && b < buckets_; ++b) {
-      for (Slot& slot : at(b).slots) {
-        if (slot.row != kNoRow) visit(slot);
+      Bucket& bucket = at(b);
+      for (unsigned i = 0; i < layout_.slots && bucket.tail[layout_.first_row + i] != kNoRow; ++i) {
+        visit(slot_of(bucket, i));
       }
     }
   }
-  // Calls visit(Slot&) for every entry, in no particular order.
+  // Calls visit(slot) for every entry, in no particular order.
   template <class Visit>
   void for_each(const Visit& visit) const {
     for_each(0, buckets_, visit);
@@ -103,7 +166,7 @@ class FlatIndex {
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t buckets() const noexcept { return buckets_; }
-  [[nodiscard]] std::size_t capacity() const noexcept { return buckets_ * kBucketSlots; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return buckets_ * layout_.slots; }
   [[nodiscard]] std::size_t bytes() const noexcept {
     return buckets_ * sizeof(Bucket) + pages_.size() * sizeof(Bucket*);
   }
@@ -113,65 +176,77 @@ class FlatIndex {
   void count_probes(std::span<std::uint64_t> lengths) const noexcept;
 
   static constexpr std::size_t kPageBytes = std::size_t{8} << 10;
-  static constexpr std::size_t kBucketSlots = 4;
 
  private:
-  static constexpr std::size_t kFullNumerator = 13;  // at most 13/16 full
-  static constexpr std::size_t kFullDenominator = 16;
+  // At most 3 1/4 entries to a bucket: of four slots then one key in five is not at home, of five
+  // one in twenty.
+  static constexpr std::size_t kFullQuarters = 13;
 
-  struct alignas(64) Bucket {
-    Slot slots[kBucketSlots];
-
-    // Without a branch per slot, because which one it is cannot be predicted. Of two slots the
-    // first is the entry: an empty one may hold the same bits, but behind it.
-    [[nodiscard]] Slot* find(std::uint64_t hash) noexcept {
-      unsigned same = 0;
-      for (unsigned i = 0; i < kBucketSlots; ++i) {
-        same |= static_cast<unsigned>(slots[i].hash == hash) << i;
-      }
-      if (same == 0) return nullptr;
-      Slot* const slot = slots + std::countr_zero(same);
-      return slot->row != kNoRow ? slot : nullptr;
-    }
-    [[nodiscard]] bool is_full() const noexcept { return slots[kBucketSlots - 1].row != kNoRow; }
-    // Number of entries.
-    [[nodiscard]] std::size_t used() const noexcept {
-      std::size_t n = 0;
-      while (n < kBucketSlots && slots[n].row != kNoRow) ++n;
-      return n;
-    }
-  };
-  static_assert(sizeof(Bucket) == 64, "a cache line");
   static constexpr std::size_t kPageBuckets = kPageBytes / sizeof(Bucket);
   static constexpr int kPageShift = std::countr_zero(kPageBuckets);
-  static constexpr Slot kEmpty{0, kNoRow, 0};
+  // Of an index without buckets, so that looking there takes no branch.
+  static inline Bucket no_bucket_{{},
+                                  {kNoRow, kNoRow, kNoRow, kNoRow, kNoRow, kNoRow, kNoRow, kNoRow}};
+  static constexpr Bucket* kNoPage = &no_bucket_;
 
-  [[nodiscard]] std::size_t home(std::uint64_t hash) const noexcept {
-    return (hash & 0xFFFFFFFFU) * buckets_ >> 32;
+  [[nodiscard]] Slot slot_of(Bucket& bucket, unsigned place) const noexcept {
+    return {&bucket, place, layout_.first_row};
+  }
+  // Without a branch per slot, because which one it is cannot be predicted. Of two slots the first
+  // is the entry: an empty one may hold the same bits, but behind it.
+  [[nodiscard]] static Slot find_in(Bucket& bucket, std::uint64_t hash, Layout layout) noexcept {
+    unsigned same = 0;
+    for (unsigned i = 0; i < 4; ++i) {
+      same |= static_cast<unsigned>(bucket.hashes[i] == hash) << i;
+    }
+    same |= (static_cast<unsigned>(bucket.fifth_hash() == hash) & (layout.slots & 1U)) << 4;
+    if (same == 0) return {};
+    const Slot slot(&bucket, static_cast<unsigned>(std::countr_zero(same)), layout.first_row);
+    return slot.row() != kNoRow ? slot : Slot{};
+  }
+  [[nodiscard]] bool is_full(const Bucket& bucket) const noexcept {
+    return bucket.tail[layout_.first_row + layout_.slots - 1] != kNoRow;
+  }
+  // Number of entries.
+  [[nodiscard]] unsigned used(const Bucket& bucket) const noexcept {
+    unsigned n = 0;
+    while (n < layout_.slots && bucket.tail[layout_.first_row + n] != kNoRow) ++n;
+    return n;
+  }
+  [[nodiscard]] std::uint32_t meta_of(Slot slot) const noexcept {
+    return keeps_meta() ? slot.meta() : 0;
+  }
+  [[nodiscard]] bool keeps_meta() const noexcept { return layout_.slots == 4; }
+  void set(Slot slot, std::uint64_t hash, RowNumber row, std::uint32_t meta) const noexcept;
+
+  [[nodiscard]] static std::size_t home(std::uint64_t hash, std::size_t buckets) noexcept {
+    return (hash & 0xFFFFFFFFU) * buckets >> 32;
+  }
+  [[nodiscard]] static Bucket& bucket_at(Bucket* const* pages, std::size_t b) noexcept {
+    return pages[b >> kPageShift][b & (kPageBuckets - 1)];
   }
   [[nodiscard]] std::size_t after(std::size_t b) const noexcept {
     return b + 1 == buckets_ ? 0 : b + 1;
   }
   // How far b lies behind the home of `hash`, in the direction of probing.
   [[nodiscard]] std::size_t distance(std::uint64_t hash, std::size_t b) const noexcept {
-    const std::size_t from = home(hash);
+    const std::size_t from = home(hash, buckets_);
     return b >= from ? b - from : b + buckets_ - from;
   }
-  [[nodiscard]] Bucket& at(std::size_t b) const noexcept {
-    return pages_[b >> kPageShift][b & (kPageBuckets - 1)];
-  }
+  [[nodiscard]] Bucket& at(std::size_t b) const noexcept { return bucket_at(pages_.data(), b); }
   void swap(FlatIndex& other) noexcept {
     std::swap(buckets_, other.buckets_);
     std::swap(pages_, other.pages_);
     std::swap(size_, other.size_);
+    std::swap(layout_, other.layout_);
     std::swap(pool_, other.pool_);
   }
 
-  void place(const Slot& slot) noexcept {
-    std::size_t b = home(slot.hash);
-    while (at(b).is_full()) b = after(b);
+  void place(std::uint64_t hash, RowNumber row, std::uint32_t meta) noexcept {
+    std::size_t b = home(hash, buckets_);
+    while (is_full(at(b))) b = after(b);
     Bucket& bucket = at(b);
-    bucket.slots[bucket.used()] = slot;
+    set(slot_of(bucket, used(bucket)), hash, row, meta);
   }
 
   void grow();
@@ -182,6 +257,7 @@ class FlatIndex {
   std::size_t buckets_ = 0;  // below 2^32
   std::vector<Bucket*> pages_;
   std::size_t size_ = 0;
+  Layout layout_{4, 0};
   SlabPool* pool_ = nullptr;
 };
 

@@ -55,8 +55,8 @@ std::size_t Partition::evict(Sweep& sweep) {
   const std::scoped_lock lock(mutex_);
   std::size_t removed = 0;
   for (const Sweep::Victim& victim : sweep.slice(store_)) {
-    Slot* const slot = store_.index(victim.table).find(victim.hash);
-    if (slot == nullptr) continue;  // named twice
+    const Slot slot = store_.index(victim.table).find(victim.hash);
+    if (!slot) continue;  // named twice
     store_.erase(victim.table, slot);
     life_.evicted(victim.table, victim.hash, victim.reason);
     ++removed;
@@ -94,9 +94,9 @@ std::vector<TableRecords> Partition::copy_records(std::uint32_t now) const {
     TableRecords& table = tables[id];
     table.keys.reserve(store_.rows(id));
     table.records.reserve(store_.rows(id));
-    store_.index(id).for_each([&](const Slot& slot) {
-      table.keys.push_back(key_of(schema_->salt(id), slot.hash));
-      table.records.push_back(codec.unpack(slot.meta, now));
+    store_.index(id).for_each([&](Slot slot) {
+      table.keys.push_back(key_of(schema_->salt(id), slot.hash()));
+      table.records.push_back(codec.unpack(slot.meta(), now));
     });
   }
   return tables;
@@ -109,9 +109,9 @@ std::size_t Partition::set_records(const LifecycleBlock& block) {
     const RowMetaCodec& codec = schema_->table(id).rows.eviction->meta();
     const std::scoped_lock lock(mutex_);
     for (std::size_t i = 0; i < block.rows(id); ++i) {
-      Slot* const slot = store_.index(id).find(row_hash(schema_->salt(id), block.key(id, i)));
-      if (slot == nullptr) continue;
-      slot->meta = codec.pack(block.record(id, i));
+      const Slot slot = store_.index(id).find(row_hash(schema_->salt(id), block.key(id, i)));
+      if (!slot) continue;
+      slot.meta() = codec.pack(block.record(id, i));
       ++set;
     }
   }

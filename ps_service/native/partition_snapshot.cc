@@ -26,10 +26,10 @@ PartitionCut Partition::begin_snapshot(bool only_changes) {
   cut.kind = all ? BlockKind::kWhole : BlockKind::kDelta;
   if (all) cut.rows.reserve(store_.size());
   if (!all) cut.removed = log.removed();
-  store_.for_each([&](std::uint32_t table, const Slot& slot) {
-    const RowPlace place = store_.place(table, slot.row);
+  store_.for_each([&](std::uint32_t table, Slot slot) {
+    const RowPlace place = store_.place(table, slot.row());
     if (!log.is_touched(place) && (all || log.changed_before(place))) {
-      cut.rows.push_back(SnapshotRow{key_of(schema_->salt(table), slot.hash), table, slot.row});
+      cut.rows.push_back(SnapshotRow{key_of(schema_->salt(table), slot.hash()), table, slot.row()});
     }
   });
   for (const PreImages::Image& image : log.images().all()) {

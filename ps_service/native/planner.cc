@@ -66,12 +66,15 @@ void check_offsets(std::span<const std::int32_t> offsets, std::size_t bags, std:
   }
 }
 
-bool has_single_keys(std::span<const std::int32_t> offsets) {
-  // With n + 1 ascending offsets from 0 to n, no bag is empty exactly if offsets[i] = i.
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    if (static_cast<std::size_t>(offsets[i]) != i) return false;
-  }
-  return true;
+// Whether there is exactly one key to a bag: offsets[i] = i. Without a way out of the loop, so that
+// it can be made of vectors.
+EMBERMESH_SIMD bool has_single_keys(std::span<const std::int32_t> offsets, std::size_t bags,
+                                    std::size_t keys) {
+  if (offsets.size() != bags + 1 || bags != keys) return false;
+  std::uint32_t different = 0;
+  const auto size = static_cast<std::uint32_t>(offsets.size());
+  for (std::uint32_t i = 0; i < size; ++i) different |= static_cast<std::uint32_t>(offsets[i]) ^ i;
+  return different == 0;
 }
 
 float bag_scale(Combiner combiner, std::size_t keys) noexcept {
@@ -141,12 +144,14 @@ Plan Planner::plan(std::span<const std::uint64_t> keys, std::span<const std::int
     refuse("batch: must be 0 to 2^31 - 1, got " + std::to_string(batch));
   }
   const auto rows = static_cast<std::size_t>(batch);
-  check_offsets(offsets, features * rows, keys.size());
 
   Plan plan;
   plan.config_ = config_;
   plan.batch_ = rows;
-  if (!has_single_keys(offsets)) plan.offsets_.assign(offsets.begin(), offsets.end());
+  if (!has_single_keys(offsets, features * rows, keys.size())) {
+    check_offsets(offsets, features * rows, keys.size());
+    plan.offsets_.assign(offsets.begin(), offsets.end());
+  }
   plan.inverse_.resize(keys.size());
 
   arrange(plan, number_keys(keys, offsets, rows, plan.inverse_));
@@ -159,17 +164,19 @@ Planner::Distinct Planner::number_keys(std::span<const std::uint64_t> keys,
                                        std::vector<std::int32_t>& numbers) const {
   UniqueSet& set = thread_set();
   Distinct found;
-  found.keys.reserve(keys.size());
-  found.shards.reserve(keys.size());
+  found.keys = std::make_unique_for_overwrite<std::uint64_t[]>(keys.size());
+  found.shards = std::make_unique_for_overwrite<std::uint16_t[]>(keys.size());
+  std::size_t size = 0;
   const auto first_key = [&](std::size_t f) {
     return static_cast<std::size_t>(offsets[f * batch]);
   };
   for (std::uint32_t table = 0; table < features_of_.size(); ++table) {
     const std::uint64_t salt = table_salt(table);
-    const auto base = static_cast<std::uint32_t>(found.keys.size());
-    std::size_t table_keys = 0;
-    for (const std::uint32_t f : features_of_[table]) table_keys += first_key(f + 1) - first_key(f);
-    set.begin(table_keys);
+    std::uint64_t* const table_keys = found.keys.get() + size;
+    std::uint16_t* const table_shards = found.shards.get() + size;
+    std::size_t most = 0;
+    for (const std::uint32_t f : features_of_[table]) most += first_key(f + 1) - first_key(f);
+    set.begin(most);
     for (const std::uint32_t f : features_of_[table]) {
       for (std::size_t i = first_key(f), end = first_key(f + 1); i < end;) {
         std::array<std::uint64_t, kAhead> hashes;
@@ -179,16 +186,15 @@ Planner::Distinct Planner::number_keys(std::span<const std::uint64_t> keys,
           set.prefetch(hashes[j]);
         }
         for (std::size_t j = 0; j < block; ++j, ++i) {
-          const std::uint32_t number = base + set.number_of(keys[i], hashes[j]);
-          if (number == found.keys.size()) {
-            found.keys.push_back(keys[i]);
-            found.shards.push_back(config_->owners[partition_of_(hashes[j])]);
-          }
-          numbers[i] = static_cast<std::int32_t>(number);
+          const std::uint32_t known = set.size();
+          const std::uint32_t number = set.number_of(keys[i], hashes[j], table_keys);
+          if (number == known) table_shards[number] = config_->owners[partition_of_(hashes[j])];
+          numbers[i] = static_cast<std::int32_t>(size + number);
         }
       }
     }
-    found.table_ends.push_back(found.keys.size());
+    size += set.size();
+    found.table_ends.push_back(size);
   }
   return found;
 }
@@ -212,9 +218,9 @@ void Planner::arrange(Plan& plan, const Distinct& found) const {
     plan.total_floats_ += floats;
     plan.value_floats_[segment / tables] += static_cast<std::int64_t>(floats);
   }
-  plan.unique_.resize(found.keys.size());
-  plan.starts_.resize(found.keys.size());
-  std::vector<std::int32_t> moved(found.keys.size());
+  plan.unique_.resize(found.size());
+  plan.starts_.resize(found.size());
+  std::vector<std::int32_t> moved(found.size());
   for (std::size_t table = 0, i = 0; table < tables; ++table) {
     for (; i < found.table_ends[table]; ++i) {
       const std::size_t segment = found.shards[i] * tables + table;
@@ -242,7 +248,8 @@ EMBERMESH_SIMD void gather_keys(const FeatureSlice& slice, std::size_t rows,
                                 const float* __restrict values, float* __restrict out) noexcept {
   for (std::size_t b = 0; b < rows; ++b, out += slice.width) {
     if (b + kAhead < rows) {
-      prefetch_row(values + slice.starts[slice.inverse[b + kAhead]], slice.dim * sizeof(float));
+      prefetch_row<Cache::kFirst>(values + slice.starts[slice.inverse[b + kAhead]],
+                                  slice.dim * sizeof(float));
     }
     const float* row = values + slice.starts[slice.inverse[b]];
     for (std::size_t i = 0; i < slice.dim; ++i) out[i] = row[i];
@@ -253,8 +260,9 @@ EMBERMESH_SIMD void scatter_keys(const FeatureSlice& slice, std::size_t rows,
                                  const float* __restrict grads, float* __restrict sums) noexcept {
   for (std::size_t b = 0; b < rows; ++b, grads += slice.width) {
     if (b + kAhead < rows) {
-      prefetch_row(grads + kAhead * slice.width, slice.dim * sizeof(float));
-      prefetch_row(sums + slice.starts[slice.inverse[b + kAhead]], slice.dim * sizeof(float));
+      prefetch_row<Cache::kFirst>(grads + kAhead * slice.width, slice.dim * sizeof(float));
+      prefetch_row<Cache::kFirst>(sums + slice.starts[slice.inverse[b + kAhead]],
+                                  slice.dim * sizeof(float));
     }
     float* row = sums + slice.starts[slice.inverse[b]];
     for (std::size_t i = 0; i < slice.dim; ++i) row[i] += grads[i];

@@ -109,9 +109,12 @@ class Planner {
  private:
   // The distinct keys of a batch: tables ascending, in a table by first occurrence.
   struct Distinct {
-    std::vector<std::uint64_t> keys;
-    std::vector<std::uint16_t> shards;    // owner of each
-    std::vector<std::size_t> table_ends;  // [T] one past the table's last
+    // With room for every key of the batch; most of it is never touched.
+    std::unique_ptr<std::uint64_t[]> keys;
+    std::unique_ptr<std::uint16_t[]> shards;  // owner of each
+    std::vector<std::size_t> table_ends;      // [T] one past the table's last
+
+    [[nodiscard]] std::size_t size() const noexcept { return table_ends.back(); }
   };
 
   // Finds the distinct keys; numbers[i] becomes the place of keys[i] among them.

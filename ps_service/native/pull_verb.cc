@@ -27,47 +27,43 @@ PullVerb::PullVerb(const VerbContext& context, const Moment& moment, bool insert
       streams_(floats >= kManyFloats && context.schema().has_whole_lines() &&
                is_line_aligned(values)) {}
 
-void PullVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_t first) noexcept {
-  context_.for_each_run(
-      entries, [&](const RowStore& store, std::uint32_t table, auto run, std::size_t place) {
-        const FlatIndex& index = store.index(table);
-        const RowArena& arena = store.arena(table);
-        const std::size_t bytes = context_.schema().weight_bytes(table);
-        const bool sees = sees_ && context_.schema().evicts(table);
-        place += first;
-        if (index.size() == 0) {
-          for (const Entry& entry : run) unsettled_.add(entry, place++);
-          return;
-        }
-        for (const Entry& entry : run) {
-          Slot* const slot = index.find_at_home(entry.hash());
-          if (slot != nullptr) {
-            const float* row = arena.row(slot->row);
-            prefetch_row(row, bytes);
-            rows_[lane][place] = row;
-            if (sees) see(entry, *slot);
-          } else {
-            index.prefetch_next(entry.hash());
-            unsettled_.add(entry, place);
-          }
-          ++place;
-        }
-      });
+[[gnu::noinline]] void PullVerb::put_off(const Run& run, const Entry& entry, std::size_t place) {
+  run.store->index(run.table).prefetch_next(entry.hash());
+  unsettled_.push_back({&entry, place});
 }
 
-void PullVerb::settle_each(std::size_t lane, std::span<const Unsettled::Item> items) {
-  for (const auto& [entry, place] : items) {
-    const RowStore& store = context_.store(*entry);
-    Slot* const slot = store.index(entry->table()).find(entry->hash());
-    const float* row = slot != nullptr ? store.arena(entry->table()).row(slot->row)
-                       : insert_       ? add(*entry)
-                                       : nullptr;
-    if (slot != nullptr && sees_ && context_.schema().evicts(entry->table())) see(*entry, *slot);
-    if (row != nullptr) {
-      prefetch_row(row, context_.schema().weight_bytes(entry->table()));
+[[gnu::always_inline]] inline void PullVerb::find(std::size_t half, const Run& run,
+                                                  std::span<const Entry> entries,
+                                                  std::size_t first) {
+  const FlatIndex::Reader index(run.store->index(run.table));
+  const RowArena::Reader arena(run.store->arena(run.table));
+  const std::size_t bytes = context_.schema().weight_bytes(run.table);
+  const bool sees = sees_ && context_.schema().evicts(run.table);
+  const float** const rows = rows_[half].data() + first;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Slot slot = index.find(entries[i].hash());
+    if (!slot) [[unlikely]] {
+      put_off(run, entries[i], first + i);
+      continue;
     }
-    rows_[lane][place] = row;
+    rows[i] = arena.row(slot.row());
+    prefetch_row(rows[i], bytes);
+    if (sees) see(entries[i], slot);
   }
+}
+
+void PullVerb::settle(std::size_t half) {
+  for (const auto& [entry, place] : unsettled_) {
+    const RowStore& store = context_.store(*entry);
+    const Slot slot = store.index(entry->table()).find(entry->hash());
+    const float* row = slot      ? store.arena(entry->table()).row(slot.row())
+                       : insert_ ? add(*entry)
+                                 : nullptr;
+    if (slot && sees_ && context_.schema().evicts(entry->table())) see(*entry, slot);
+    if (row != nullptr) prefetch_row(row, context_.schema().weight_bytes(entry->table()));
+    rows_[half][place] = row;
+  }
+  unsettled_.clear();
 }
 
 const float* PullVerb::add(const Entry& entry) const {
@@ -76,28 +72,33 @@ const float* PullVerb::add(const Entry& entry) const {
   float* row = store.add(entry.table(), entry.hash());
   context_.schema().init_row(entry.table(), entry.hash(), row);
   if (sees_ && context_.schema().evicts(entry.table())) {
-    see(entry, *store.index(entry.table()).find(entry.hash()));
+    see(entry, store.index(entry.table()).find(entry.hash()));
   }
   return row;
 }
 
-EMBERMESH_SIMD void PullVerb::finish(std::size_t lane, std::span<const Entry> entries,
-                                     std::size_t first) const noexcept {
-  const float* const* row = rows_[lane].data() + first;
-  for (const Entry& entry : entries) {
-    float* out = values_ + entry.offset();
-    const TableConfig& table = context_.schema().table(entry.table());
-    if (*row == nullptr) {
-      context_.schema().fill_initial(entry.table(), entry.hash(), out);
+[[gnu::always_inline]] inline void PullVerb::finish(std::size_t half, const Run& run,
+                                                    std::span<const Entry> entries,
+                                                    std::size_t first) const noexcept {
+  const float* const* const rows = rows_[half].data() + first;
+  const std::size_t dim = context_.schema().dim(run.table);
+  const WeightType weights = context_.schema().table(run.table).weights;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    float* const out = values_ + entries[i].offset();
+    if (rows[i] == nullptr) [[unlikely]] {
+      context_.schema().fill_initial(run.table, entries[i].hash(), out);
     } else if (streams_) {
-      stream_lines(out, *row, table.dim);
-    } else if (table.weights == WeightType::kFp32) {
-      copy_floats(out, *row, table.dim);
+      stream_lines(out, rows[i], dim);
+    } else if (weights == WeightType::kFp32) {
+      copy_floats(out, rows[i], dim);
     } else {
-      widen_weights(table.weights, *row, table.dim, out);
+      widen_weights(weights, rows[i], dim, out);
     }
-    ++row;
   }
+}
+
+void PullVerb::run(const UnitSource& source, LockWindow& locks) {
+  run_pipeline(*this, context_.partitions(), source, locks);
 }
 
 }  // namespace embermesh

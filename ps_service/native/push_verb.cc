@@ -42,55 +42,52 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
   if (sums_.size() < floats) sums_.resize(floats);
 }
 
-void PushVerb::add(std::size_t lane, const Entry& entry, float* row) {
-  lanes_[lane].add(context_.schema(),
-                   RowUpdate{row, grads_ + entry.offset(), entry.hash(), entry.table()});
+[[gnu::always_inline]] inline void PushVerb::add(std::size_t half, const Entry& entry, float* row) {
+  ++result_.applied;
+  halves_[half].add(context_.schema(),
+                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), entry.table()});
 }
 
-void PushVerb::prefetch(std::span<const Entry> entries) const noexcept {
-  context_.prefetch(entries);
-  for (const Entry& entry : entries) {
-    prefetch_row(grads_ + entry.offset(), context_.schema().dim(entry.table()) * sizeof(float));
+[[gnu::always_inline]] inline void PushVerb::prefetch(
+    const Run& run, std::span<const Entry> entries) const noexcept {
+  context_.prefetch(run, entries);
+  const std::size_t bytes = context_.schema().dim(run.table) * sizeof(float);
+  for (const Entry& entry : entries) prefetch_row(grads_ + entry.offset(), bytes);
+}
+
+[[gnu::noinline]] void PushVerb::put_off(const Run& run, const Entry& entry, std::size_t place) {
+  run.store->index(run.table).prefetch_next(entry.hash());
+  unsettled_.push_back({&entry, place});
+}
+
+[[gnu::always_inline]] inline void PushVerb::find(std::size_t half, const Run& run,
+                                                  std::span<const Entry> entries,
+                                                  std::size_t first) {
+  const FlatIndex::Reader index(run.store->index(run.table));
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Slot slot = index.find(entries[i].hash());
+    if (!slot) [[unlikely]] {
+      put_off(run, entries[i], first + i);
+      continue;
+    }
+    if (sees_) see(entries[i], slot);
+    add(half, entries[i], run.store->writable_row(run.table, slot));
   }
-}
-
-void PushVerb::find(std::size_t lane, std::span<const Entry> entries, std::size_t first) {
-  context_.for_each_run(entries,
-                        [&](RowStore& store, std::uint32_t table, auto run, std::size_t place) {
-                          const FlatIndex& index = store.index(table);
-                          place += first;
-                          if (index.size() == 0) {
-                            for (const Entry& entry : run) miss(entry);
-                            return;
-                          }
-                          for (const Entry& entry : run) {
-                            Slot* const slot = index.find_at_home(entry.hash());
-                            if (slot != nullptr) {
-                              if (sees_) see(entry, *slot);
-                              add(lane, entry, store.writable_row(table, *slot));
-                            } else {
-                              index.prefetch_next(entry.hash());
-                              unsettled_.add(entry, place);
-                            }
-                            ++place;
-                          }
-                          result_.applied += run.size();
-                        });
 }
 
 // Equal keys are settled here all or none, in the order of the request: no sum changes its order.
-void PushVerb::settle_each(std::size_t lane, std::span<const Unsettled::Item> items) {
-  for (const auto& [entry, place] : items) {
+void PushVerb::settle(std::size_t half) {
+  for (const auto& [entry, place] : unsettled_) {
     RowStore& store = context_.store(*entry);
-    Slot* const slot = store.index(entry->table()).find(entry->hash());
-    if (slot != nullptr) {
-      if (sees_) see(*entry, *slot);
-      add(lane, *entry, store.writable_row(entry->table(), *slot));
+    const Slot slot = store.index(entry->table()).find(entry->hash());
+    if (slot) {
+      if (sees_) see(*entry, slot);
+      add(half, *entry, store.writable_row(entry->table(), slot));
     } else {
-      --result_.applied;
       miss(*entry);
     }
   }
+  unsettled_.clear();
 }
 
 void PushVerb::miss(const Entry& entry) noexcept {
@@ -98,16 +95,16 @@ void PushVerb::miss(const Entry& entry) noexcept {
   context_.life(entry).dropped(entry.table());
 }
 
-void PushVerb::see(const Entry& entry, Slot& slot) const noexcept {
+void PushVerb::see(const Entry& entry, Slot slot) const noexcept {
   const auto [shows, clicks] = usage_->of(entry.offset());
-  slot.meta =
-      context_.life(entry).pushed(entry.table(), entry.hash(), slot.meta, shows, clicks, moment_);
+  slot.meta() =
+      context_.life(entry).pushed(entry.table(), entry.hash(), slot.meta(), shows, clicks, moment_);
 }
 
 // The unit has at most as many updates as entries.
-void PushVerb::finish(std::size_t lane, std::span<const Entry> entries,
-                      std::size_t first) const noexcept {
-  std::span<const RowUpdate> updates = lanes_[lane].updates();
+inline void PushVerb::finish(std::size_t half, const Run& /*run*/, std::span<const Entry> entries,
+                             std::size_t first) const noexcept {
+  std::span<const RowUpdate> updates = halves_[half].updates();
   updates = updates.subspan(std::min(first, updates.size()));
   updates = updates.first(std::min(entries.size(), updates.size()));
   while (!updates.empty()) {
@@ -117,6 +114,10 @@ void PushVerb::finish(std::size_t lane, std::span<const Entry> entries,
     context_.schema().apply(table, updates.first(same), step_);
     updates = updates.subspan(same);
   }
+}
+
+void PushVerb::run(const UnitSource& source, LockWindow& locks) {
+  run_pipeline(*this, context_.partitions(), source, locks);
 }
 
 }  // namespace embermesh

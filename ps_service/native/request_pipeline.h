@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,7 +49,7 @@ class LockWindow {
 };
 
 // Keys that go through a stage at a time.
-inline constexpr std::size_t kWindow = 8;
+inline constexpr std::size_t kWindow = 16;
 
 // The keys of a stage: neighbours on the way.
 struct Unit {
@@ -64,6 +65,8 @@ class UnitSource {
   // A partition of more than `most` entries is divided, unless that is 0.
   UnitSource(const RequestRouter& router, std::uint32_t first, std::uint32_t end, std::size_t most)
       : router_(&router), partition_(first), end_(end), most_(most), at_(router.start(first)) {}
+
+  [[nodiscard]] const RequestRouter& router() const noexcept { return *router_; }
 
   // Without entries: there are no more.
   [[nodiscard]] Unit next() noexcept {
@@ -92,42 +95,103 @@ class UnitSource {
   std::size_t at_;
 };
 
+// Neighbours of one table in one partition, and what they have in common: to look that up for each
+// key would cost more than finding the key.
+struct Run {
+  RowStore* store;
+  std::uint32_t table;
+  std::size_t end;  // one past the last, in the unit
+};
+
+// A unit on its way, with the place up to which each stage has come.
+class Lane {
+ public:
+  // Another unit of `router`. Throws std::bad_alloc.
+  void take(const Unit& unit, const RequestRouter& router, const Partitions& partitions) {
+    unit_ = unit;
+    runs_.clear();
+    const Entry* const begin = unit.entries.data();
+    const std::size_t offset = static_cast<std::size_t>(begin - router.entries().data());
+    for (std::uint32_t p = unit.first; p < unit.end; ++p) {
+      const std::size_t stop = std::min(router.start(p + 1) - offset, size());
+      std::size_t at = runs_.empty() ? 0 : runs_.back().end;
+      while (at < stop) {
+        const std::uint32_t table = begin[at].table();
+        std::size_t end = router.has_one_table() ? stop : at + 1;
+        while (end < stop && begin[end].table() == table) ++end;
+        runs_.push_back({&partitions[p]->store(), table, end});
+        at = end;
+      }
+    }
+    rewind();
+  }
+  // A stage begins.
+  void rewind() noexcept {
+    at_ = 0;
+    run_ = runs_.data();
+  }
+
+  [[nodiscard]] const Unit& unit() const noexcept { return unit_; }
+  [[nodiscard]] std::size_t size() const noexcept { return unit_.entries.size(); }
+
+  // Calls stage(run, entries, place of the first) for the next window of the unit, run by run.
+  template <class Stage>
+  [[gnu::always_inline]] void next_window(const Stage& stage) {
+    const std::size_t end = std::min(at_ + kWindow, size());
+    while (at_ < end) {
+      const std::size_t stop = std::min(end, run_->end);
+      stage(*run_, unit_.entries.subspan(at_, stop - at_), at_);
+      at_ = stop;
+      if (stop == run_->end) ++run_;
+    }
+  }
+
+ private:
+  Unit unit_;
+  std::vector<Run> runs_;
+  std::size_t at_ = 0;
+  const Run* run_ = nullptr;
+};
+
 // Runs a verb over all units of `source`. While unit u is in the last stage, unit u + 1 is in the
 // second and u + 2 in the first, a window of keys each in turn:
-//   verb.prefetch(entries)             asks for the lines of the index
-//   verb.begin(lane, entries)          before the second stage of a unit
-//   verb.find(lane, entries, first)    finds the rows and asks for their lines
-//   verb.settle(lane)                  finds what find, two windows ago, left for want of a line
-//   verb.finish(lane, entries, first)  uses the rows; `first` is the place in the unit
-// `lane`, 0 or 1, names the working memory of one unit from begin to its last finish.
+//   verb.prefetch(run, entries)              asks for the lines of the index
+//   verb.begin(half, entries)                before the second stage of a unit
+//   verb.find(half, run, entries, first)     finds the rows and asks for their lines
+//   verb.settle(half)                        after it: finds what was not where most are
+//   verb.finish(half, run, entries, first)   uses the rows; `first` is the place in the unit
+// `half`, 0 or 1, names the working memory of one unit from begin to its last finish. To be called
+// where the stages are seen by the compiler: they are a few dozen instructions.
 template <class Verb>
-void run_pipeline(Verb& verb, UnitSource source, LockWindow& locks) {
-  const auto window = [](const Unit& unit, std::size_t first) {
-    return unit.entries.subspan(first, std::min(kWindow, unit.entries.size() - first));
-  };
-  Unit finding;
-  Unit finishing;
-  for (std::size_t lane = 0;; lane ^= 1) {
-    const Unit fresh = source.next();
-    locks.lock_below(fresh.end);
-    const std::size_t longest =
-        std::max({fresh.entries.size(), finding.entries.size(), finishing.entries.size()});
-    if (longest == 0) return;
-    verb.begin(lane, finding.entries);
-    for (std::size_t first = 0; first < longest; first += kWindow) {
-      if (first < fresh.entries.size()) verb.prefetch(window(fresh, first));
-      verb.settle(lane);
-      if (first < finding.entries.size()) verb.find(lane, window(finding, first), first);
-      if (first < finishing.entries.size()) verb.finish(lane ^ 1, window(finishing, first), first);
-    }
-    verb.settle(lane);
-    verb.settle(lane);
+void run_pipeline(Verb& verb, const Partitions& partitions, UnitSource source, LockWindow& locks) {
+  std::array<Lane, 3> lanes;
+  for (std::size_t round = 0;; ++round) {
+    Lane& fresh = lanes[round % 3];
+    Lane& finding = lanes[(round + 2) % 3];
+    Lane& finishing = lanes[(round + 1) % 3];
+    const std::size_t half = round % 2;
+    const Unit unit = source.next();
+    locks.lock_below(unit.end);
     // A divided partition stays locked for its next unit.
-    if (!finishing.entries.empty()) {
-      locks.unlock_below(finding.entries.empty() ? finishing.end : finding.first);
+    const std::uint32_t done = finding.size() == 0 ? finishing.unit().end : finding.unit().first;
+    fresh.take(unit, source.router(), partitions);
+    finding.rewind();
+    finishing.rewind();
+    const std::size_t longest = std::max({fresh.size(), finding.size(), finishing.size()});
+    if (longest == 0) return;
+    verb.begin(half, finding.unit().entries);
+    for (std::size_t at = 0; at < longest; at += kWindow) {
+      fresh.next_window([&](const Run& run, std::span<const Entry> entries, std::size_t)
+                            __attribute__((always_inline)) { verb.prefetch(run, entries); });
+      finding.next_window(
+          [&](const Run& run, std::span<const Entry> entries, std::size_t first)
+              __attribute__((always_inline)) { verb.find(half, run, entries, first); });
+      finishing.next_window(
+          [&](const Run& run, std::span<const Entry> entries, std::size_t first)
+              __attribute__((always_inline)) { verb.finish(half ^ 1, run, entries, first); });
     }
-    finishing = finding;
-    finding = fresh;
+    verb.settle(half);
+    if (finishing.size() > 0) locks.unlock_below(done);
   }
 }
 

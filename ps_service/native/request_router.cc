@@ -47,6 +47,7 @@ void RequestRouter::route(const Request& request, std::size_t team, const RunTea
   starts_.resize(std::size_t{request.partitions} + 1);
   size_ = request.keys.size();
   team_ = team;
+  has_one_table_ = request.schema.size() == 1;
   run([&](std::size_t member) { count(request, member); });
   turn_counts_into_places(request.partitions, team);
   run([&](std::size_t member) { place(request, member); });

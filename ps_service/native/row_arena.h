@@ -51,6 +51,22 @@ class RowArena {
     return reinterpret_cast<float*>(slabs_[number >> slab_shift_] + within * kUnitBytes);
   }
 
+  // Finds many rows in turn: holds what that takes in registers. Good until the next allocate().
+  class Reader {
+   public:
+    explicit Reader(const RowArena& arena) noexcept
+        : slabs_(arena.slabs_.data()), shift_(arena.slab_shift_), mask_(arena.slab_units_ - 1) {}
+
+    [[nodiscard]] float* row(RowNumber number) const noexcept {
+      return reinterpret_cast<float*>(slabs_[number >> shift_] + (number & mask_) * kUnitBytes);
+    }
+
+   private:
+    std::byte* const* slabs_;
+    int shift_;
+    std::size_t mask_;
+  };
+
   // Less than half of the places are in use, in more slabs than the rows need.
   [[nodiscard]] bool is_sparse() const noexcept {
     return 2 * rows_ < slabs_.size() * slab_rows_ && slabs_.size() > needed_slabs();

@@ -10,7 +10,8 @@ RowStore::RowStore(const Schema& schema, RowMemory& memory)
     : schema_(&schema), log_(schema.size(), memory.arenas()) {
   tables_.reserve(schema.size());
   for (std::size_t table = 0; table < schema.size(); ++table) {
-    tables_.push_back(Table{FlatIndex(memory.index_pool()), memory.arena_of(table)});
+    tables_.push_back(
+        Table{FlatIndex(memory.index_pool(), schema.evicts(table)), memory.arena_of(table)});
   }
   arenas_.reserve(memory.arenas());
   for (std::size_t a = 0; a < memory.arenas(); ++a) arenas_.push_back(memory.make_arena(a));
@@ -26,12 +27,12 @@ float* RowStore::add(std::uint32_t table, std::uint64_t hash) {
   return arena.row(row);
 }
 
-void RowStore::erase(std::uint32_t table, Slot* slot) noexcept {
+void RowStore::erase(std::uint32_t table, Slot slot) noexcept {
   if (log_.is_watching()) {
-    log_.remove({table, key_of(schema_->salt(table), slot->hash)}, place(table, slot->row),
-                arena(table).row(slot->row), schema_->row_bytes(table));
+    log_.remove({table, key_of(schema_->salt(table), slot.hash())}, place(table, slot.row()),
+                arena(table).row(slot.row()), schema_->row_bytes(table));
   }
-  arenas_[tables_[table].arena].free(slot->row);
+  arenas_[tables_[table].arena].free(slot.row());
   tables_[table].index.erase(slot);
 }
 
@@ -46,10 +47,10 @@ bool RowStore::compact() noexcept {
   Table& table = tables_[pack_table_];
   if (pack_bucket_ == 0) table.index.shrink();
   RowArena& arena = arenas_[table.arena];
-  table.index.for_each(pack_bucket_, kSliceBuckets, [&](Slot& slot) {
-    const RowNumber before = slot.row;
-    arena.pack(slot.row);
-    if (slot.row != before) log_.moved({table.arena, before}, slot.row);
+  table.index.for_each(pack_bucket_, kSliceBuckets, [&](Slot slot) {
+    const RowNumber before = slot.row();
+    arena.pack(slot.row());
+    if (slot.row() != before) log_.moved({table.arena, before}, slot.row());
   });
   pack_bucket_ += kSliceBuckets;
   if (pack_bucket_ < table.index.buckets()) return true;
@@ -63,13 +64,13 @@ std::size_t RowStore::apply(const PartitionBlock& block) {
   for (std::uint32_t table = 0; table < tables_.size(); ++table) {
     const std::uint64_t salt = schema_->salt(table);
     for (std::size_t i = 0; i < block.removed(table); ++i) {
-      Slot* const slot = index(table).find(row_hash(salt, block.removed_key(table, i)));
-      if (slot != nullptr) erase(table, slot);
+      const Slot slot = index(table).find(row_hash(salt, block.removed_key(table, i)));
+      if (slot) erase(table, slot);
     }
     for (std::size_t i = 0; i < block.rows(table); ++i, ++rows) {
       const std::uint64_t hash = row_hash(salt, block.key(table, i));
-      const Slot* const slot = index(table).find(hash);
-      block.copy_row(table, i, slot == nullptr ? add(table, hash) : writable_row(table, *slot));
+      const Slot slot = index(table).find(hash);
+      block.copy_row(table, i, !slot ? add(table, hash) : writable_row(table, slot));
     }
   }
   return rows;
@@ -85,15 +86,14 @@ void RowStore::turn_log(std::uint64_t now) {
   log_.turn(now, rows, bounds);
 }
 
-void RowStore::touch(std::uint32_t table, const Slot& slot) {
-  log_.touch({table, key_of(schema_->salt(table), slot.hash)}, place(table, slot.row),
-             arena(table).row(slot.row), schema_->row_bytes(table));
+void RowStore::touch(std::uint32_t table, Slot slot) {
+  log_.touch({table, key_of(schema_->salt(table), slot.hash())}, place(table, slot.row()),
+             arena(table).row(slot.row()), schema_->row_bytes(table));
 }
 
 void RowStore::touch_all() {
-  for_each([this](std::uint32_t table, const Slot& slot) {
-    static_cast<void>(writable_row(table, slot));
-  });
+  for_each(
+      [this](std::uint32_t table, Slot slot) { static_cast<void>(writable_row(table, slot)); });
 }
 
 std::size_t RowStore::size() const noexcept {
@@ -115,9 +115,9 @@ TableRows RowStore::copy_rows(std::uint32_t table) const {
   TableRows out;
   out.keys.reserve(index.size());
   out.values.reserve(index.size() * floats);
-  index.for_each([&](const Slot& slot) {
-    const float* values = arena(table).row(slot.row);
-    out.keys.push_back(key_of(schema_->salt(table), slot.hash));
+  index.for_each([&](Slot slot) {
+    const float* values = arena(table).row(slot.row());
+    out.keys.push_back(key_of(schema_->salt(table), slot.hash()));
     out.values.insert(out.values.end(), values, values + floats);
   });
   return out;

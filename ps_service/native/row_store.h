@@ -31,9 +31,9 @@ class RowStore {
 
   // The row to be changed; tells the log of it before. Throws std::bad_alloc, and then nothing may
   // change.
-  [[nodiscard]] float* writable_row(std::uint32_t table, const Slot& slot) {
-    if (log_.is_watching() && !log_.is_touched(place(table, slot.row))) touch(table, slot);
-    return arena(table).row(slot.row);
+  [[nodiscard]] float* writable_row(std::uint32_t table, Slot slot) {
+    if (log_.is_watching() && !log_.is_touched(place(table, slot.row()))) touch(table, slot);
+    return arena(table).row(slot.row());
   }
 
   // Adds a key, which must be absent; the caller fills the row.
@@ -45,7 +45,7 @@ class RowStore {
   std::size_t apply(const PartitionBlock& block);
 
   // Removes the key of `slot`, which came from find, and frees its row.
-  void erase(std::uint32_t table, Slot* slot) noexcept;
+  void erase(std::uint32_t table, Slot slot) noexcept;
 
   // Whether erasing has left so many holes that compact() pays.
   [[nodiscard]] bool is_sparse() const noexcept;
@@ -78,7 +78,7 @@ class RowStore {
   template <class Visit>
   void for_each(const Visit& visit) const {
     for (std::uint32_t table = 0; table < tables_.size(); ++table) {
-      tables_[table].index.for_each([&](const Slot& slot) { visit(table, slot); });
+      tables_[table].index.for_each([&](Slot slot) { visit(table, slot); });
     }
   }
 
@@ -93,7 +93,7 @@ class RowStore {
   };
 
   void turn_log(std::uint64_t now);
-  void touch(std::uint32_t table, const Slot& slot);
+  void touch(std::uint32_t table, Slot slot);
 
   const Schema* schema_;
   std::vector<Table> tables_;

@@ -46,22 +46,30 @@ inline void finish_streaming() noexcept {
 #endif
 }
 
+// Where a line that is asked for is to be.
+enum class Cache {
+  kFirst,   // soon in use, and perhaps in the second level already
+  kSecond,  // far away: the second level waits for 48 lines at a time, the first for 16 (Intel)
+};
+
 // Asks for the cache line at `address`. The empty statement keeps GCC from taking a function that
 // only prefetches for one without effect, whose calls it then leaves out.
+template <Cache kInto = Cache::kSecond>
 inline void prefetch_line(const void* address) noexcept {
-  __builtin_prefetch(address);
+  __builtin_prefetch(address, 0, kInto == Cache::kFirst ? 3 : 2);
   asm volatile("" : : "r"(address));
 }
 
 // Asks for every cache line of [address, address + bytes), capped so that a huge row cannot flush
 // the cache of the rows before it; the hardware prefetcher follows the rest.
+template <Cache kInto = Cache::kSecond>
 inline void prefetch_row(const void* address, std::size_t bytes) noexcept {
   constexpr std::size_t kMaxBytes = 8 * kCacheLine;
   const auto* const start = static_cast<const char*>(address);
   const auto* const end = start + (bytes < kMaxBytes ? bytes : kMaxBytes);
   const auto* line = start - reinterpret_cast<std::uintptr_t>(start) % kCacheLine;
   do {
-    prefetch_line(line);
+    prefetch_line<kInto>(line);
     line += kCacheLine;
   } while (line < end);
 }

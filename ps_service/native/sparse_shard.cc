@@ -136,7 +136,7 @@ template <class Verb>
 void SparseShard::run_verb(Verb& verb, const RequestRouter& router, std::uint32_t first,
                            std::uint32_t end) {
   LockWindow locks(partition_, router, first);
-  run_pipeline(verb, UnitSource(router, first, end, Verb::kUnitEntries), locks);
+  verb.run(UnitSource(router, first, end, Verb::kUnitEntries), locks);
 }
 
 void SparseShard::pull(std::span<const std::uint32_t> counts, std::span<const std::uint64_t> keys,

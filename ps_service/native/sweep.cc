@@ -43,31 +43,31 @@ void Sweep::scan(RowStore& store, const EvictionPolicy& policy) {
     buckets_ = index.buckets();
     bucket_ = std::min(buckets_, scaled + 2);
   }
-  const std::size_t buckets = std::min(rows / FlatIndex::kBucketSlots, bucket_);
+  const std::size_t buckets = std::min(rows / 4, bucket_);
   bucket_ -= buckets;
   const std::size_t dim = schema_->dim(table_);
   const std::uint64_t fewest = policy.fewest_rows(partitions_);
   if (policy.has_norm()) {
-    index.for_each(bucket_, buckets, [&](const Slot& slot) {
-      prefetch_row(store.arena(table_).row(slot.row), schema_->weight_bytes(table_));
+    index.for_each(bucket_, buckets, [&](Slot slot) {
+      prefetch_row(store.arena(table_).row(slot.row()), schema_->weight_bytes(table_));
     });
   }
-  index.for_each(bucket_, buckets, [&](Slot& slot) {
-    if (now_ != 0 && !policy.meta().was_seen(slot.meta)) {
-      slot.meta = policy.meta().touch(slot.meta, now_, 0.0, 0);
+  index.for_each(bucket_, buckets, [&](Slot slot) {
+    if (now_ != 0 && !policy.meta().was_seen(slot.meta())) {
+      slot.meta() = policy.meta().touch(slot.meta(), now_, 0.0, 0);
     }
     const float* weights = nullptr;
     if (policy.has_norm()) {
       widened_.resize(dim);
-      widen_weights(schema_->table(table_).weights, store.arena(table_).row(slot.row), dim,
+      widen_weights(schema_->table(table_).weights, store.arena(table_).row(slot.row()), dim,
                     widened_.data());
       weights = widened_.data();
     }
-    const auto reason = policy.verdict(slot.meta, now_, weights, dim);
+    const auto reason = policy.verdict(slot.meta(), now_, weights, dim);
     if (reason && store.rows(table_) - victims_.size() > fewest) {
-      victims_.push_back({slot.hash, table_, *reason});
+      victims_.push_back({slot.hash(), table_, *reason});
     } else if (ranks_rows_) {
-      candidates_.push_back({policy.rank(slot.meta, now_), slot.hash});
+      candidates_.push_back({policy.rank(slot.meta(), now_), slot.hash()});
     }
   });
   if (bucket_ > 0) return;
@@ -91,8 +91,8 @@ void Sweep::trim(RowStore& store, const EvictionPolicy& policy) {
   const std::size_t end = std::min<std::size_t>(trimmed_ + kRows / 4, excess_);
   for (; trimmed_ < end; ++trimmed_) {
     const Candidate& candidate = candidates_[trimmed_];
-    const Slot* slot = store.index(table_).find(candidate.hash);
-    if (slot != nullptr && policy.rank(slot->meta, now_) == candidate.rank) {
+    const Slot slot = store.index(table_).find(candidate.hash);
+    if (slot && policy.rank(slot.meta(), now_) == candidate.rank) {
       victims_.push_back({candidate.hash, table_, policy.over_limit()});
     }
   }

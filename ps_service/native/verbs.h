@@ -31,29 +31,13 @@ class VerbContext {
     return partition(entry).life();
   }
 
-  // Calls visit(store, table, entries, place of the first) for each run of entries of one table in
-  // one partition.
-  template <class Visit>
-  void for_each_run(std::span<const Entry> entries, const Visit& visit) const {
-    for (std::size_t first = 0; first < entries.size();) {
-      const Entry& entry = entries[first];
-      std::size_t end = first + 1;
-      while (end < entries.size() && entries[end].table() == entry.table() &&
-             partition_of_(entries[end].hash()) == partition_of_(entry.hash())) {
-        ++end;
-      }
-      visit(store(entry), entry.table(), entries.subspan(first, end - first), first);
-      first = end;
-    }
-  }
+  [[nodiscard]] const Partitions& partitions() const noexcept { return *partitions_; }
 
   // The first stage of every verb.
-  void prefetch(std::span<const Entry> entries) const noexcept {
-    for_each_run(entries, [](const RowStore& store, std::uint32_t table, auto run, std::size_t) {
-      const FlatIndex& index = store.index(table);
-      if (index.size() == 0) return;
-      for (const Entry& entry : run) index.prefetch_home(entry.hash());
-    });
+  [[gnu::always_inline]] void prefetch(const Run& run,
+                                       std::span<const Entry> entries) const noexcept {
+    const FlatIndex::Reader index(run.store->index(run.table));
+    for (const Entry& entry : entries) index.prefetch(entry.hash());
   }
 
  private:
@@ -66,28 +50,11 @@ class VerbContext {
   Partitioning partition_of_;
 };
 
-// Entries that were not at home: missing, or in a line that is still on its way. They wait for two
-// windows.
-class Unsettled {
- public:
-  struct Item {
-    const Entry* entry;
-    std::size_t place;  // in its unit
-  };
-
-  void add(const Entry& entry, std::size_t place) noexcept {
-    items_[turn_][sizes_[turn_]++] = {&entry, place};
-  }
-  // Those that have waited long enough; valid until the turn after next.
-  [[nodiscard]] std::span<const Item> next_turn() noexcept {
-    turn_ ^= 1;
-    return {items_[turn_].data(), std::exchange(sizes_[turn_], 0)};
-  }
-
- private:
-  std::size_t turn_ = 0;
-  std::array<std::size_t, 2> sizes_{};
-  std::array<std::array<Item, kWindow>, 2> items_;
+// An entry of a unit that was not at home: missing, or in a line that is still on its way. It waits
+// for the end of the unit.
+struct Unsettled {
+  const Entry* entry;
+  std::size_t place;  // in the unit
 };
 
 // Writes the weights of each entry to values + offset. A missing key gets its initial weights, and
@@ -102,22 +69,27 @@ class PullVerb {
            std::size_t floats) noexcept;
   ~PullVerb() { finish_streaming(); }
 
-  void prefetch(std::span<const Entry> entries) const noexcept { context_.prefetch(entries); }
-  void begin(std::size_t /*lane*/, std::span<const Entry> /*entries*/) const noexcept {}
-  void find(std::size_t lane, std::span<const Entry> entries, std::size_t first) noexcept;
-  void settle(std::size_t lane) {
-    if (const auto items = unsettled_.next_turn(); !items.empty()) settle_each(lane, items);
+  void prefetch(const Run& run, std::span<const Entry> entries) const noexcept {
+    context_.prefetch(run, entries);
   }
-  void finish(std::size_t lane, std::span<const Entry> entries, std::size_t first) const noexcept;
+  void begin(std::size_t /*half*/, std::span<const Entry> /*entries*/) const noexcept {}
+  void find(std::size_t half, const Run& run, std::span<const Entry> entries, std::size_t first);
+  void settle(std::size_t half);
+  void finish(std::size_t half, const Run& run, std::span<const Entry> entries,
+              std::size_t first) const noexcept;
+
+  // All stages over all units.
+  void run(const UnitSource& source, LockWindow& locks);
 
  private:
   static constexpr std::size_t kManyFloats = std::size_t{1} << 18;  // 1 MiB: no cache of ours
 
-  void settle_each(std::size_t lane, std::span<const Unsettled::Item> items);
   // The new row, or null if the key is not admitted.
   [[nodiscard]] const float* add(const Entry& entry) const;
-  void see(const Entry& entry, Slot& slot) const noexcept {
-    slot.meta = context_.life(entry).pulled(entry.table(), entry.hash(), slot.meta, moment_);
+  // What was not found at home waits for the end of its unit.
+  void put_off(const Run& run, const Entry& entry, std::size_t place);
+  void see(const Entry& entry, Slot slot) const noexcept {
+    slot.meta() = context_.life(entry).pulled(entry.table(), entry.hash(), slot.meta(), moment_);
   }
 
   VerbContext context_;
@@ -126,7 +98,7 @@ class PullVerb {
   bool sees_;  // rows become younger
   float* values_;
   bool streams_;
-  Unsettled unsettled_;
+  std::vector<Unsettled> unsettled_;
   std::array<std::array<const float*, 2 * kUnitEntries>, 2> rows_;
 };
 
@@ -190,31 +162,31 @@ class PushVerb {
 
   // `usage` and `step` must outlive the verb.
   PushVerb(const VerbContext& context, const Moment& moment, const PushUsage& usage,
-           const float* grads, const TrainStep& step, std::span<PushScratch, 2> lanes) noexcept
+           const float* grads, const TrainStep& step, std::span<PushScratch, 2> halves) noexcept
       : context_(context),
         moment_(moment),
         usage_(&usage),
         sees_(context.schema().scores_pushes()),
         grads_(grads),
         step_(step),
-        lanes_(lanes) {}
+        halves_(halves) {}
 
-  void prefetch(std::span<const Entry> entries) const noexcept;
-  void begin(std::size_t lane, std::span<const Entry> entries) { lanes_[lane].begin(entries); }
-  void find(std::size_t lane, std::span<const Entry> entries, std::size_t first);
-  void settle(std::size_t lane) {
-    if (const auto items = unsettled_.next_turn(); !items.empty()) settle_each(lane, items);
-  }
-  void finish(std::size_t lane, std::span<const Entry> entries, std::size_t first) const noexcept;
+  void prefetch(const Run& run, std::span<const Entry> entries) const noexcept;
+  void begin(std::size_t half, std::span<const Entry> entries) { halves_[half].begin(entries); }
+  void find(std::size_t half, const Run& run, std::span<const Entry> entries, std::size_t first);
+  void settle(std::size_t half);
+  void finish(std::size_t half, const Run& run, std::span<const Entry> entries,
+              std::size_t first) const noexcept;
+  void run(const UnitSource& source, LockWindow& locks);
 
   [[nodiscard]] const PushResult& result() const noexcept { return result_; }
 
  private:
-  void settle_each(std::size_t lane, std::span<const Unsettled::Item> items);
-  void add(std::size_t lane, const Entry& entry, float* row);
+  void add(std::size_t half, const Entry& entry, float* row);
   void miss(const Entry& entry) noexcept;
+  void put_off(const Run& run, const Entry& entry, std::size_t place);
   // Counts the key's samples on its row.
-  void see(const Entry& entry, Slot& slot) const noexcept;
+  void see(const Entry& entry, Slot slot) const noexcept;
 
   VerbContext context_;
   Moment moment_;
@@ -222,8 +194,8 @@ class PushVerb {
   bool sees_;  // rows gain usage
   const float* grads_;
   const TrainStep& step_;
-  std::span<PushScratch, 2> lanes_;
-  Unsettled unsettled_;
+  std::span<PushScratch, 2> halves_;
+  std::vector<Unsettled> unsettled_;
   PushResult result_;
 };
 
@@ -234,12 +206,16 @@ class EraseVerb {
 
   explicit EraseVerb(const VerbContext& context) noexcept : context_(context) {}
 
-  void prefetch(std::span<const Entry> entries) const noexcept { context_.prefetch(entries); }
-  void begin(std::size_t /*lane*/, std::span<const Entry> /*entries*/) const noexcept {}
-  void find(std::size_t lane, std::span<const Entry> entries, std::size_t first) noexcept;
-  void settle(std::size_t /*lane*/) const noexcept {}
-  void finish(std::size_t /*lane*/, std::span<const Entry> /*entries*/,
+  void prefetch(const Run& run, std::span<const Entry> entries) const noexcept {
+    context_.prefetch(run, entries);
+  }
+  void begin(std::size_t /*half*/, std::span<const Entry> /*entries*/) const noexcept {}
+  void find(std::size_t half, const Run& run, std::span<const Entry> entries,
+            std::size_t first) noexcept;
+  void settle(std::size_t /*half*/) const noexcept {}
+  void finish(std::size_t /*half*/, const Run& /*run*/, std::span<const Entry> /*entries*/,
               std::size_t /*first*/) const noexcept {}
+  void run(const UnitSource& source, LockWindow& locks);
 
   [[nodiscard]] std::uint64_t removed() const noexcept { return removed_; }
 

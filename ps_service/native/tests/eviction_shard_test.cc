@@ -254,8 +254,8 @@ TEST(EvictionShard, NoSliceHoldsTheLockForLong) {
     for (std::uint64_t key = 0; key < 200'000; ++key) {
       const std::uint64_t hash = row_hash(schema.salt(0), key);
       std::fill_n(partition.store().add(0, hash), 64, 1.0F);
-      Slot& slot = *partition.store().index(0).find(hash);
-      slot.meta = partition.life().pulled(0, hash, slot.meta, {1, kNow});
+      const Slot slot = partition.store().index(0).find(hash);
+      slot.meta() = partition.life().pulled(0, hash, slot.meta(), {1, kNow});
     }
     double longest = 0.0;
     std::size_t removed = 0;

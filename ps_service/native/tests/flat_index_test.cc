@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <random>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -12,10 +13,11 @@
 namespace embermesh {
 namespace {
 
-class FlatIndexTest : public testing::Test {
+// With and without metadata: buckets of four and of five.
+class FlatIndexTest : public testing::TestWithParam<bool> {
  protected:
   SlabPool pool_{FlatIndex::kPageBytes};
-  FlatIndex index_{pool_};
+  FlatIndex index_{pool_, GetParam()};
 
   void add(std::uint64_t hash, RowNumber row) {
     index_.reserve_one();
@@ -23,8 +25,8 @@ class FlatIndexTest : public testing::Test {
   }
 
   [[nodiscard]] RowNumber row_of(std::uint64_t hash) const {
-    const Slot* slot = index_.find(hash);
-    return slot == nullptr ? kNoRow : slot->row;
+    const Slot slot = index_.find(hash);
+    return !slot ? kNoRow : slot.row();
   }
 
   // Hashes with these low halves, in which the index looks for their home.
@@ -47,20 +49,21 @@ class FlatIndexTest : public testing::Test {
     }
     for (const auto& [hash, row] : model) ASSERT_EQ(row_of(hash), row);
     std::size_t visited = 0;
-    index_.for_each([&](const Slot& slot) {
-      ASSERT_EQ(model.at(slot.hash), slot.row);
+    index_.for_each([&](Slot slot) {
+      ASSERT_EQ(model.at(slot.hash()), slot.row());
       ++visited;
     });
     EXPECT_EQ(visited, model.size());
   }
 };
 
-TEST_F(FlatIndexTest, AnEmptyOneFindsNothingAndHoldsNoMemory) {
-  EXPECT_EQ(index_.find(0), nullptr);
+TEST_P(FlatIndexTest, AnEmptyOneFindsNothingAndHoldsNoMemory) {
+  EXPECT_FALSE(index_.find(0));
   EXPECT_EQ(index_.bytes(), 0U);
+  EXPECT_FALSE(FlatIndex::Reader(index_).find(0));
 }
 
-TEST_F(FlatIndexTest, EveryHashIsLegal) {
+TEST_P(FlatIndexTest, EveryHashIsLegal) {
   constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
   const std::vector<std::uint64_t> hashes = {0, 1, kMax, kMax / 2, kMax / 2 + 1, 1ULL << 32};
   for (const std::uint64_t hash : hashes) {
@@ -73,9 +76,9 @@ TEST_F(FlatIndexTest, EveryHashIsLegal) {
   EXPECT_EQ(row_of(kMax), kMax % 1000);
 }
 
-TEST_F(FlatIndexTest, AgreesWithAMapWhenHashesSpread) { agrees_with_a_map(0xFFFFFFFF); }
-TEST_F(FlatIndexTest, AgreesWithAMapWhenHashesCrowd) { agrees_with_a_map(0xF0000000); }
-TEST_F(FlatIndexTest, AgreesWithAMapWhenProbesWrapRound) {
+TEST_P(FlatIndexTest, AgreesWithAMapWhenHashesSpread) { agrees_with_a_map(0xFFFFFFFF); }
+TEST_P(FlatIndexTest, AgreesWithAMapWhenHashesCrowd) { agrees_with_a_map(0xF0000000); }
+TEST_P(FlatIndexTest, AgreesWithAMapWhenProbesWrapRound) {
   for (std::uint64_t i = 0; i < 500; ++i) add(i << 32 | 0xFFFFFFFF, static_cast<RowNumber>(i));
   for (std::uint64_t i = 0; i < 500; i += 2) index_.erase(index_.find(i << 32 | 0xFFFFFFFF));
   for (std::uint64_t i = 0; i < 500; ++i) {
@@ -83,14 +86,14 @@ TEST_F(FlatIndexTest, AgreesWithAMapWhenProbesWrapRound) {
   }
 }
 
-TEST_F(FlatIndexTest, CostsAtMost24BytesAnEntryAndShrinksAgain) {
+TEST_P(FlatIndexTest, CostsAtMost24BytesAnEntryAndShrinksAgain) {
   constexpr std::uint64_t kEntries = 100000;
   for (std::uint64_t i = 0; i < kEntries; ++i) {
     add(mix64(i), static_cast<RowNumber>(i));
     if (i > 20000) {
       ASSERT_LE(index_.bytes(), 24 * (i + 1));
     }
-    ASSERT_LE(16 * index_.size(), 13 * index_.capacity());
+    ASSERT_LE(4 * index_.size(), 13 * index_.buckets());
   }
   for (std::uint64_t i = 0; i < kEntries - 1000; ++i) index_.erase(index_.find(mix64(i)));
   index_.shrink();
@@ -100,15 +103,33 @@ TEST_F(FlatIndexTest, CostsAtMost24BytesAnEntryAndShrinksAgain) {
   }
 }
 
-TEST_F(FlatIndexTest, MetaStaysWithItsEntry) {
+TEST_P(FlatIndexTest, FewEntriesAreNotAtHome) {
+  constexpr std::uint64_t kEntries = 100000;
+  for (std::uint64_t i = 0; i < kEntries; ++i) add(mix64(i), static_cast<RowNumber>(i));
+  std::size_t away = 0;
+  const FlatIndex::Reader reader(index_);
+  for (std::uint64_t i = 0; i < kEntries; ++i) {
+    const Slot slot = reader.find(mix64(i));
+    if (slot) EXPECT_EQ(slot.row(), i);
+    away += slot ? 0 : 1;
+  }
+  EXPECT_LE(away, kEntries * (GetParam() ? 25 : 10) / 100);
+}
+
+TEST_P(FlatIndexTest, MetaStaysWithItsEntry) {
+  if (!GetParam()) GTEST_SKIP() << "an index without metadata";
   for (std::uint64_t i = 0; i < 1000; ++i) {
     add(mix64(i), static_cast<RowNumber>(i));
-    index_.find(mix64(i))->meta = static_cast<std::uint32_t>(3 * i + 1);
+    index_.find(mix64(i)).meta() = static_cast<std::uint32_t>(3 * i + 1);
   }
   for (std::uint64_t i = 0; i < 900; ++i) index_.erase(index_.find(mix64(i)));
   index_.shrink();
-  for (std::uint64_t i = 900; i < 1000; ++i) EXPECT_EQ(index_.find(mix64(i))->meta, 3 * i + 1);
+  for (std::uint64_t i = 900; i < 1000; ++i) EXPECT_EQ(index_.find(mix64(i)).meta(), 3 * i + 1);
 }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, FlatIndexTest, testing::Bool(), [](const auto& info) {
+  return std::string(info.param ? "WithMeta" : "WithoutMeta");
+});
 
 }  // namespace
 }  // namespace embermesh
