@@ -81,6 +81,11 @@ class TrainerMetrics:
             "Clicks over predicted clicks of the recent window; 1 is calibrated.",
             registry=registry,
         )
+        self.xla = Gauge(
+            "embermesh_trainer_xla",
+            "1 if the step is compiled by XLA, 0 if it runs as a TensorFlow graph.",
+            registry=registry,
+        )
         self.lag = Gauge(
             "embermesh_trainer_lag", "Messages of the stream not read yet.", registry=registry
         )
