@@ -2,8 +2,8 @@
 
 The sides run as processes of their own, in turn, for several rounds; a ratio is taken per round and
 the median over the rounds is reported, so that a slow minute of the machine hits all sides alike.
-One full pass of ours and of tuned TensorFlow gives AUC and memory. Writes
-`bench/results/train.json` and prints a table.
+One full pass of ours and of tuned TensorFlow gives AUC and memory, and the network bench
+(`net/run.py`) the table of modes. Writes `bench/results/train.json` and prints a table.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SIDE_SECONDS = 1200
+NETWORK = "net/run"
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,13 @@ class Size:
     ours: tuple[int, int]  # steps, warm-up
     tensorflow: tuple[int, int]
     keras: tuple[int, int]
+    network: tuple[str, ...]  # flags
 
 
-FULL = Size(5, 4096, 2_000_000, 200_000, (100, 10), (60, 5), (8, 2))
-QUICK = Size(1, 256, 12_800, 2_560, (12, 2), (6, 2), (2, 1))
+FULL = Size(5, 4096, 2_000_000, 200_000, (100, 10), (60, 5), (8, 2), ())
+QUICK = Size(
+    1, 256, 12_800, 2_560, (12, 2), (6, 2), (2, 1), ("--steps", "60", "--batch-size", "64")
+)
 
 
 def sides(size: Size) -> dict[str, list[str]]:
@@ -132,6 +136,12 @@ def report(result: dict[str, Any]) -> str:
     ratios = ("embedded_ratio", "remote_ratio", "vs_tf_tuned", "vs_keras")
     lines += [f"{name:16} {result[name]:10.2f}" for name in ratios]
     lines += [f"{name:16} {result[name]:10.4f}" for name in ("auc_ours", "auc_tf")]
+    for mode, row in result["net"].items():
+        lines.append(
+            f"net {mode:12} {row['step_ms']:8.1f} ms, {row['bytes_per_step']:,.0f} bytes a step"
+        )
+    if result["net_skipped"]:
+        lines.append(f"net: {result['net_skipped']}")
     return "\n".join(lines)
 
 
@@ -152,6 +162,8 @@ def main() -> None:
         size = Size(**{**vars(size), "rounds": args.rounds})
     common = ["--batch-size", str(size.batch_size), "--cache", args.cache]
     result = measure(size, common)
+    network = run_side(NETWORK, ["--cache", args.cache, *size.network])
+    result |= {"net": network["modes"], "net_skipped": network["skipped"]}
     result["machine"] = {
         "cpus": os.cpu_count(),
         "processor": platform.machine(),

@@ -98,3 +98,6 @@ def test_the_whole_bench_runs(tmp_path: Path) -> None:
         assert result[f"{side}_sps"] > 0
     assert all(0.4 < result[name] < 0.8 for name in ("auc_ours", "auc_tf"))
     assert result["rss_mb"] > 100
+    assert result["net_skipped"] or all(
+        row["step_ms"] > 0 and row["bytes_per_step"] > 0 for row in result["net"].values()
+    )
