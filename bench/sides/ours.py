@@ -62,9 +62,11 @@ def measure(client: Client, spec: JobSpec, warm_up: int) -> dict[str, float | No
         time.sleep(POLL_SECONDS)
         job = client.get(job.id)
         samples = job.progress.samples
-        if samples >= warm_up and (not points or samples > points[-1][1]):
+        if points and samples == points[-1][1]:
+            continue
+        if samples >= warm_up:
             points.append((time.monotonic(), samples))
-            resident = max(resident, sum(map(memory, job.members)))
+        resident = max(resident, sum(map(memory, job.members)))
     if job.state != "succeeded":
         raise RuntimeError(f"the job ended as {job.state}: {job.error}")
     rate = job.progress.samples_per_second  # of the whole run, if it was over between two reports
