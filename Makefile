@@ -26,7 +26,7 @@ $(KAFKA): deploy/kafka/pom.xml
 $(GRAFANA): deploy/grafana/check/package.json
 	@tools/setup.sh grafana
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench bench-engine demo dashboards-png up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench-train bench-engine demo dashboards-png up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -66,8 +66,8 @@ fuzz: ## feed random bytes to every native parser; SECONDS_EACH=600, and CORPUS 
 e2e: setup ## whole jobs as real processes
 	@$(PY) -m pytest -m e2e
 
-bench: $(BUILT) ## measure throughput on this machine
-	@$(PY) bench/run.py
+bench-train: $(BUILT) ## measure training beside TensorFlow, and the modes over a slow network
+	@$(PY) bench/train.py
 
 bench-engine: $(BUILT) ## measure the sparse engine beside the memory bus, std::unordered_map and TensorFlow
 	@$(PY) bench/engine.py

@@ -1,90 +1,139 @@
-"""Batches of the benchmark workload (W1) for the sides that don't run our trainer.
+"""The benchmark workload (W1): its rows as Parquet files, which every side reads, and its job.
 
-They are kept as a file between runs. The rows come from our own synthetic source, so every side
-trains on the very same samples.
+13 dense floats, 26 slots of 10 to 2,000,000 values (Zipf 1.05), labels of a planted click model:
+the rows are those of our own synthetic source. They are generated once and kept between runs.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from services.api.spec import JobSpec, validate
-from trainer_service.sources import EndOfData, open_training
+from trainer_service.sources.synthetic import CriteoModel
 
 SLOTS, DENSE, DIM, HIDDEN, SEED = 26, 13, 16, (256, 128, 64), 20261129
+ACCUMULATOR = 0.1  # initial, of every side's Adagrad: it moves the AUC more than any other choice
+_TRAINING, _TEST = 0, 1  # random streams
+_STRIPE = 4096  # rows generated at once, whatever the batch size
+_ROW_GROUP = 10 * _STRIPE
 
 
-def job(
-    rows: int,
-    batch_size: int,
-    trainers: int = 1,
-    depth: int | None = None,
-    placement: str = "remote",
-) -> JobSpec:
-    """DeepFM, 13 dense floats, 26 slots, dim 16, Adagrad 0.05 and Adam 1e-3, no evaluation; `depth`
-    batches' rows are read ahead.
+@dataclass(frozen=True)
+class Rows:
+    """Samples in memory."""
+
+    dense: NDArray[np.float32]  # (n, DENSE)
+    keys: NDArray[np.uint64]  # (n, SLOTS)
+    labels: NDArray[np.float32]  # (n,)
+
+    def batches(self, size: int) -> Iterator[Rows]:
+        """In order; the last one may be smaller."""
+        for at in range(0, len(self.labels), size):
+            end = at + size
+            yield Rows(self.dense[at:end], self.keys[at:end], self.labels[at:end])
+
+
+@dataclass(frozen=True)
+class Data:
+    """The workload's files in `folder`."""
+
+    folder: Path
+    train_rows: int
+    test_rows: int
+
+    def train(self, rows: int | None = None) -> Path:
+        """File of the first `rows` training rows, made if it isn't there; default: all."""
+        count = self.train_rows if rows is None else rows
+        return self._file(f"train-{count}.parquet", count, _TRAINING)
+
+    def test(self) -> Path:
+        """File of the held-out rows."""
+        return self._file(f"test-{self.test_rows}.parquet", self.test_rows, _TEST)
+
+    def _file(self, name: str, rows: int, stream: int) -> Path:
+        path = self.folder / name
+        if path.exists():
+            return path
+        self.folder.mkdir(parents=True, exist_ok=True)
+        model, unfinished = CriteoModel(), path.with_suffix(".tmp")
+        writer = None
+        for index in range(-(-rows // _STRIPE)):
+            count = min(_STRIPE, rows - index * _STRIPE)
+            stripe, _ = model.rows(count, (SEED, stream, index))
+            writer = writer or pq.ParquetWriter(unfinished, stripe.schema)
+            writer.write_batch(stripe, row_group_size=_ROW_GROUP)
+        if writer is not None:
+            writer.close()
+        unfinished.replace(path)
+        return path
+
+
+def read(path: Path) -> Rows:
+    """A file's rows."""
+    table = pq.read_table(path)
+    dense = np.stack([table[f"I{i + 1}"].to_numpy() for i in range(DENSE)], 1)
+    keys = np.stack([table[f"C{i + 1}"].to_numpy().view(np.uint64) for i in range(SLOTS)], 1)
+    return Rows(dense, keys, table["label"].to_numpy().astype(np.float32))
+
+
+def job(source: str, batch_size: int, **parts: Any) -> JobSpec:
+    """The workload's job on one trainer and one of each server: Adagrad 0.05 for rows, Adam 1e-3
+    for the network. `parts` are further top-level fields of the JobSpec, such as resources.
     """
+    training = {
+        "mode": "hybrid",
+        "batch_size": batch_size,
+        "seed": SEED,
+        **parts.pop("training", {}),
+    }
+    data = {"source": source, **parts.pop("data", {})}
     return validate(
         {
             "name": "bench",
-            "model": {"name": "deepfm", "hidden": list(HIDDEN)},
-            "data": {"source": f"synthetic://criteo?rows={rows}&holdout=0"},
+            "model": {"name": "bench.network:create", "hidden": list(HIDDEN)},
+            "data": data,
             "features": {"dense": "I1..I13", "sparse": {"C1..C26": {"dim": DIM, "encode": "id"}}},
-            "training": {
-                "mode": "hybrid",
-                "batch_size": batch_size,
-                "seed": SEED,
-                "pipeline": {"depth": depth},
+            "training": training,
+            "optimizers": {
+                "sparse": {"adagrad": {"lr": 0.05, "initial_accumulator": ACCUMULATOR}},
+                "dense": {"adam": {"lr": 0.001}},
             },
-            "resources": {"placement": placement, "dense_ps": 1, "trainers": trainers},
+            **parts,
         }
     )
 
 
-def arguments(description: str) -> argparse.Namespace:
+def arguments(description: str | None) -> argparse.Namespace:
     """Flags every side takes."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--batch-size", type=int, default=4096, help="rows per step")
     parser.add_argument("--steps", type=int, default=40, help="measured steps")
     parser.add_argument("--warm-up", type=int, default=5, help="steps before the measurement")
+    parser.add_argument("--full", action="store_true", help="all training rows, and the AUC")
+    parser.add_argument("--train-rows", type=int, default=2_000_000, help="of the full pass")
+    parser.add_argument("--test-rows", type=int, default=200_000, help="held out")
+    parser.add_argument("--xla", action="store_true", help="TensorFlow sides: compile by XLA")
     parser.add_argument("--depth", type=int, help="ours: batches whose rows are read ahead")
     parser.add_argument("--placement", default="remote", help="ours: remote or embedded shard")
     parser.add_argument(
-        "--cache", type=Path, default=Path(".cache/bench"), help="folder of the generated batches"
+        "--cache", type=Path, default=Path(".cache/bench"), help="folder of the workload's files"
     )
     return parser.parse_args()
 
 
-def batches(
-    args: argparse.Namespace,
-) -> Iterator[tuple[NDArray[np.float32], NDArray[np.uint64], NDArray[np.float32]]]:
-    """(dense (B, 13), keys (B, 26), labels (B,)) of warm-up and measured steps, in order."""
-    count = args.warm_up + args.steps
-    path = args.cache / f"w1-{SEED}-{args.batch_size}-{count}.npz"
-    if not path.exists():
-        _generate(path, count, args.batch_size)
-    with np.load(path) as stored:
-        dense, keys, labels = stored["dense"], stored["keys"], stored["labels"]
-    yield from zip(dense, keys, labels, strict=True)
+def data(args: argparse.Namespace) -> Data:
+    """The workload's files as the flags name them."""
+    return Data(args.cache.absolute(), args.train_rows, args.test_rows)
 
 
-def _generate(path: Path, count: int, batch_size: int) -> None:
-    source = open_training(job(count * batch_size, batch_size), rank=0, trainers=1, resume=None)
-    dense, keys, labels = [], [], []
-    try:
-        while True:
-            batch = source.next_batch(timeout=60)
-            if batch is None:
-                raise RuntimeError("the synthetic source gave nothing for 60 s")
-            dense.append(batch.dense)
-            keys.append(batch.keys.reshape(SLOTS, batch.samples).T)
-            labels.append(batch.labels)
-    except EndOfData:
-        source.close()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, dense=np.stack(dense), keys=np.stack(keys), labels=np.stack(labels))
+def rows(args: argparse.Namespace) -> int | None:
+    """Training rows of a run; None: all."""
+    return None if args.full else (args.warm_up + args.steps) * args.batch_size

@@ -279,6 +279,10 @@ class SparseShard:
     def stats(self) -> list[TableStats]:
         """Per table."""
     def index_stats(self) -> IndexStats: ...
+    def partition_keys(self) -> NDArray[np.uint64]:
+        """(P,): keys that requests have named since the shard was made, by partition, each as
+        often as it was named.
+        """
     def hot_keys(self, table: int, n: int) -> list[HotKey]:
         """The keys that training pulls name most often, most first; from a sample."""
     def removed(self) -> tuple[NDArray[np.uint32], NDArray[np.uint64], bool]:

@@ -82,6 +82,7 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
             sparse, dense = _connect(process, job, shard, stop, cut)
             servers = stack.enter_context(closing(Servers(sparse, dense)))
             metrics = TrainerMetrics(process.metrics)
+            metrics.xla.set(job.step.xla)
             _configure(job, sparse, dense)
             takeover = Takeover(sparse, dense)
             progress = _take_steps(process, job, servers, takeover, gate, metrics, stop)
@@ -108,7 +109,9 @@ def _prepare(run: Run) -> _Job:
         batch_size=spec.training.batch_size,
         dense=layout.dense,
         width=layout.width,
+        xla=spec.training.compiler,
     )
+    log.info("the step runs %s", "compiled by XLA" if step.xla else "as a TensorFlow graph")
     restored = manifests.read(Storage(), run.restore) if run.restore else None
     return _Job(run, spec, restored, layout, layout.planner(ShardMap.from_run(run)), step)
 

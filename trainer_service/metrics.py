@@ -96,6 +96,11 @@ class TrainerMetrics:
             "1 while this trainer has steps to take, 0 before it is ready and after its last.",
             registry=registry,
         )
+        self.xla = Gauge(
+            "embermesh_trainer_xla",
+            "1 if the step is compiled by XLA, 0 if it runs as a TensorFlow graph.",
+            registry=registry,
+        )
         self.lag = Gauge(
             "embermesh_trainer_lag", "Messages of the stream not read yet.", registry=registry
         )

@@ -8,11 +8,12 @@ known here, and no optimizer runs here: the parameter servers apply the gradient
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -20,6 +21,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from services.kit.errors import EmbermeshError, InvalidInput
+from trainer_service.faster import second_is_faster
+
+log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
 
@@ -74,8 +78,20 @@ class TrainStep:
     Not thread-safe: buffers are reused.
     """
 
-    def __init__(self, network: keras.Model, *, batch_size: int, dense: int, width: int) -> None:
-        """`dense` (D) and `width` (W) are the widths of the network's two inputs."""
+    def __init__(
+        self,
+        network: keras.Model,
+        *,
+        batch_size: int,
+        dense: int,
+        width: int,
+        xla: Literal["auto", "on", "off"] = "off",
+    ) -> None:
+        """`dense` (D) and `width` (W) are the widths of the network's two inputs.
+
+        `xla`: whether XLA compiles `run`; auto measures both and takes the faster. Raises
+        InvalidInput when it is on and the network has an operation that XLA doesn't know.
+        """
         self._network, self.batch_size = network, batch_size
         self._variables = network.trainable_variables
         self._sizes = [math.prod(v.shape) for v in self._variables]
@@ -85,7 +101,7 @@ class TrainStep:
         self._dense = np.zeros((batch_size, dense), np.float32)
         self._rows = np.zeros((batch_size, width), np.float32)
         self._labels = np.zeros(batch_size, np.float32)
-        self.traces = 0  # compilations: two at most, one for `run` and one for `predict`
+        self.traces = 0  # of `run`, for each way that was tried, and of `predict`: one each
         inputs = [
             tf.TensorSpec((batch_size, dense), tf.float32),
             tf.TensorSpec((batch_size, width), tf.float32),
@@ -94,11 +110,17 @@ class TrainStep:
         flat = tf.TensorSpec((self.parameters,), tf.float32)
         # AutoGraph would read our source again at the first trace, which for `predict` is hours
         # after the start; an upgrade of the package meanwhile must not change what runs.
-        self._train = tf.function(
-            self._forward_backward,
-            input_signature=[*inputs, labels, count, flat],
-            autograph=False,
+        self._graph, self._compiled = (
+            tf.function(
+                self._forward_backward,
+                input_signature=[*inputs, labels, count, flat],
+                autograph=False,
+                jit_compile=jit,
+            )
+            for jit in (False, True)
         )
+        self.xla = self._chosen(xla)  # whether XLA compiles `run`
+        self._train = self._compiled if self.xla else self._graph
         self._predict = tf.function(self._forward, input_signature=[*inputs, flat], autograph=False)
 
     @property
@@ -141,6 +163,30 @@ class TrainStep:
         self._fill(n, dense)
         probabilities: Floats = self._predict(self._dense, self._rows, parameters).numpy()
         return probabilities[:n]
+
+    def _chosen(self, xla: Literal["auto", "on", "off"]) -> bool:
+        if xla == "off":
+            return False
+        try:
+            if xla == "on":
+                self._try(self._compiled)
+                return True
+            return second_is_faster(
+                lambda: self._try(self._graph), lambda: self._try(self._compiled)
+            )
+        except tf.errors.OpError as error:
+            if xla == "on":
+                reason = f"XLA can't compile this model: {error.message}"
+                raise InvalidInput(f"training.xla is on, but {reason}") from error
+            log.info("XLA can't compile this model: %s", error.message)
+            return False
+
+    def _try(self, train: Callable[..., Any]) -> None:
+        """One whole step, its result thrown away."""
+        self._rows.fill(0.01)
+        count = np.int32(self.batch_size)
+        for output in train(self._dense, self._rows, self._labels, count, self._initial):
+            output.numpy()  # waits for it
 
     def _fill(self, n: int, dense: Floats) -> None:
         self._dense[:n] = dense

@@ -35,7 +35,14 @@ from trainer_service.layout import Layout, build_layout, load_model
 from trainer_service.sources import open_training
 
 BATCHES, ROUNDS, PARTITIONS, PERCENTILE = 20, 5, 1024, 10
-RUN = Run("bench", 1, w.job(1, 1).model_dump(mode="json"), epoch=1, owners=[0] * PARTITIONS)
+SOURCE = "synthetic://criteo?rows={}"
+RUN = Run(
+    "bench",
+    1,
+    w.job(SOURCE.format(1), 1).model_dump(mode="json"),
+    epoch=1,
+    owners=[0] * PARTITIONS,
+)
 
 
 def serve(pipe: Connection) -> None:
@@ -51,7 +58,8 @@ def serve(pipe: Connection) -> None:
 
 def plans(layout: Layout, batch_size: int) -> list[KeyPlan]:
     planner = layout.planner(ShardMap.even(PARTITIONS, 1))
-    source = open_training(w.job(BATCHES * batch_size, batch_size), rank=0, trainers=1)
+    job = w.job(SOURCE.format(BATCHES * batch_size), batch_size)
+    source = open_training(job, rank=0, trainers=1)
     batches = [source.next_batch(timeout=60) for _ in range(BATCHES)]
     source.close()
     return [planner.plan(b.keys, b.offsets, b.samples) for b in batches if b is not None]
@@ -95,7 +103,7 @@ def measure(client: SparseClient, layout: Layout, batches: list[KeyPlan]) -> dic
 
 def main() -> None:
     args = w.arguments(__doc__)
-    spec = w.job(1, args.batch_size)
+    spec = w.job(SOURCE.format(1), args.batch_size)
     layout = build_layout(spec, load_model(spec))
     batches = plans(layout, args.batch_size)
     here, there = multiprocessing.get_context("spawn").Pipe()

@@ -1,4 +1,4 @@
-"""What a newcomer writes: the same DeepFM in idiomatic Keras (`Embedding` layers, `fit`).
+"""What a newcomer writes: the same network in idiomatic Keras (`Embedding` layers, `fit`).
 
 One process; every slot has a table as large as its cardinality, keys become row numbers by modulo.
 Prints one JSON line.
@@ -24,22 +24,18 @@ from trainer_service.sources.synthetic import CARDINALITIES
 
 def build() -> keras.Model:
     dense, rows = keras.Input((w.DENSE,)), keras.Input((w.SLOTS,), dtype="int64")
-    factors, weights = [], []
-    for slot, size in enumerate(CARDINALITIES):
-        factors.append(keras.layers.Embedding(int(size), w.DIM)(rows[:, slot]))
-        weights.append(keras.layers.Embedding(int(size), 1)(rows[:, slot]))
-    stacked = keras.ops.stack(factors, axis=1)
-    total = keras.ops.sum(stacked, axis=1)
-    pairs = 0.5 * keras.ops.sum(
-        total * total - keras.ops.sum(stacked * stacked, axis=1), axis=1, keepdims=True
+    x = keras.layers.Concatenate()(
+        [
+            dense,
+            *(
+                keras.layers.Embedding(int(size), w.DIM)(rows[:, slot])
+                for slot, size in enumerate(CARDINALITIES)
+            ),
+        ]
     )
-    deep = keras.layers.Concatenate()([dense, keras.layers.Flatten()(stacked)])
     for units in w.HIDDEN:
-        deep = keras.layers.Dense(units, activation="relu")(deep)
-    logits = keras.layers.Add()(
-        [keras.layers.Dense(1)(deep), keras.layers.Dense(1)(dense), pairs, *weights]
-    )
-    return keras.Model([dense, rows], logits)
+        x = keras.layers.Dense(units, activation="relu")(x)
+    return keras.Model([dense, rows], keras.layers.Dense(1)(x))
 
 
 class Clock(keras.callbacks.Callback):
@@ -56,13 +52,13 @@ class Clock(keras.callbacks.Callback):
 
 def main() -> None:
     args = w.arguments(__doc__)
-    dense, keys, labels = (np.concatenate(part) for part in zip(*w.batches(args), strict=True))
-    rows = (keys % np.asarray(CARDINALITIES, np.uint64)).astype(np.int64)
+    samples = w.read(w.data(args).train(w.rows(args)))
+    rows = (samples.keys % np.asarray(CARDINALITIES, np.uint64)).astype(np.int64)
     model = build()
     model.compile(keras.optimizers.Adagrad(0.05), keras.losses.BinaryCrossentropy(from_logits=True))
     clock = Clock()
     data = (
-        tf.data.Dataset.from_tensor_slices(((dense, rows), labels))
+        tf.data.Dataset.from_tensor_slices(((samples.dense, rows), samples.labels))
         .batch(args.batch_size)
         .prefetch(2)
     )

@@ -38,6 +38,13 @@ nb::tuple removed(SparseShard& shard) {
                         std::move(keys).release({removed.keys.size()}), removed.is_complete);
 }
 
+Numpy<std::uint64_t> partition_keys(const SparseShard& shard) {
+  const std::vector<std::uint64_t> keys = shard.partition_keys();
+  NewArray<std::uint64_t> array(keys.size());
+  std::ranges::copy(keys, array.data());
+  return std::move(array).release({keys.size()});
+}
+
 }  // namespace
 
 void bind_row_policy(nb::module_& m) {
@@ -97,6 +104,7 @@ void bind_lifecycle_verbs(nb::class_<SparseShard>& shard) {
       .def("evict", &SparseShard::evict, "partition"_a, "now"_a, release)
       .def("stats", &SparseShard::stats, release)
       .def("index_stats", &SparseShard::index_stats, release)
+      .def("partition_keys", &partition_keys)
       .def("hot_keys", &SparseShard::hot_keys, "table"_a, "n"_a, release)
       .def("removed", &removed);
 }

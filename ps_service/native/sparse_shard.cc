@@ -73,6 +73,7 @@ SparseShard::SparseShard(std::vector<TableConfig> tables, std::int64_t partition
       partition_of_(partitions_),
       memory_(schema_),
       pulled_(schema_.size()),
+      named_(partitions_),
       hot_keys_(schema_.size()),
       team_(checked_threads(threads)) {
   for (std::uint32_t p = 0; p < partitions_; ++p) {
@@ -124,6 +125,10 @@ void SparseShard::run(const Request& request, RequestRouter& router, const Task&
     }
   };
   router.route(request, team, run_team);
+  for (std::uint32_t p = 0; p < partitions_; ++p) {
+    const std::size_t keys = router.start(p + 1) - router.start(p);
+    if (keys > 0) named_[p].fetch_add(keys, std::memory_order_relaxed);
+  }
   run_team([&](std::size_t member) {
     const std::uint32_t first = first_partition(router, partitions_, member, team);
     const std::uint32_t end =
@@ -227,6 +232,14 @@ IndexStats SparseShard::index_stats() const {
     partition->add_stats(stats);
   }
   return stats;
+}
+
+std::vector<std::uint64_t> SparseShard::partition_keys() const {
+  std::vector<std::uint64_t> keys(partitions_);
+  for (std::uint32_t p = 0; p < partitions_; ++p) {
+    keys[p] = named_[p].load(std::memory_order_relaxed);
+  }
+  return keys;
 }
 
 std::vector<HotKey> SparseShard::hot_keys(std::int64_t table, std::size_t n) const {

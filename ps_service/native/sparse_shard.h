@@ -72,6 +72,8 @@ class SparseShard {
   [[nodiscard]] std::vector<TableStats> stats() const;
   // Of a sample of the partitions.
   [[nodiscard]] IndexStats index_stats() const;
+  // Per partition: keys that requests have named since the shard was made, each as often as it was.
+  [[nodiscard]] std::vector<std::uint64_t> partition_keys() const;
   // The table's keys that training pulls name most often, most first; from a sample.
   [[nodiscard]] std::vector<HotKey> hot_keys(std::int64_t table, std::size_t n) const;
   // Keys whose rows were removed since the last call. Rows that were replaced by load_partition or
@@ -127,6 +129,7 @@ class SparseShard {
   RowMemory memory_;                                // outlives the partitions
   Partitions partition_;                            // never resized after construction
   std::vector<std::atomic<std::uint64_t>> pulled_;  // per table: places of training pulls
+  std::vector<std::atomic<std::uint64_t>> named_;   // per partition: see partition_keys
   HotKeySampler hot_keys_;
   ThreadTeam team_;
 };

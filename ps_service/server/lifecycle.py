@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from ps_service import _native
+import numpy as np
+
+from ps_service import _native, balance
 from ps_service.server.metrics import LifecycleMetrics
 from ps_service.tables import TableSpec
 from services.kit.errors import InvalidInput
@@ -47,6 +49,8 @@ class Lifecycle:
     ) -> None:
         """`partitions` are those the shard owns. `now` is the wall clock, in Unix seconds."""
         self._shard, self._tables, self._metrics = shard, tuple(tables), metrics
+        self._owned = np.asarray(partitions, np.int64)
+        self._named = np.zeros(len(self._owned), np.uint64)
         self._evicts = any(table.rows.eviction for table in tables)
         self._partitions = sorted(partitions) if self._evicts else []
         self._sync, self._now, self._sweep_seconds = sync, now, sweep_seconds
@@ -119,8 +123,18 @@ class Lifecycle:
                 self._publish(self._tables[table].name, table, stats)
             index = self._shard.index_stats()
             self._metrics.load.set(index.rows / max(index.slots, 1))
+            self._publish_load()
             for lines, rows in enumerate(index.probes, start=1):
                 self._metrics.probes.labels(str(lines)).set(rows)
+
+    def _publish_load(self) -> None:
+        """How evenly the requests since the last time went to the partitions."""
+        named = self._shard.partition_keys()[self._owned]
+        spread = balance.spread(named - self._named)
+        self._named = named
+        if spread is not None:
+            self._metrics.partition_peak.set(spread.peak_to_mean)
+            self._metrics.partition_top_share.set(spread.top_share)
 
     def _publish(self, name: str, table: int, stats: _native.TableStats) -> None:
         metrics = self._metrics

@@ -144,6 +144,17 @@ class LifecycleMetrics:
             ["table", "place"],
             registry=registry,
         )
+        self.partition_peak = prometheus_client.Gauge(
+            "embermesh_sparse_partition_peak_to_mean",
+            "Keys that recent requests named in the busiest partition of this shard, over the mean "
+            "of its partitions; 1 is even.",
+            registry=registry,
+        )
+        self.partition_top_share = prometheus_client.Gauge(
+            "embermesh_sparse_partition_top_share",
+            "Share of this shard's recent keys that the busiest partition has.",
+            registry=registry,
+        )
         self.gate_bytes = prometheus_client.Gauge(
             "embermesh_sparse_admission_bytes",
             "Memory of the filters that count keys without a row.",

@@ -171,6 +171,12 @@ class Training(Strict):
         "trainer's own writes are always in what it reads.",
     )
     pipeline: Pipeline = Field(default_factory=Pipeline)
+    xla: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Whether XLA compiles the step. auto: each trainer measures both at its start "
+        "and takes the faster; in mode sync it is off, since a choice by the clock would cost the "
+        "equal bits of two runs.",
+    )
     seed: int = Field(
         default=0,
         ge=0,
@@ -196,6 +202,17 @@ class Training(Strict):
         if self.pipeline.depth is not None:
             return self.pipeline.depth
         return 0 if self.mode == "sync" else min(_ROWS_AHEAD, self.staleness)
+
+    @property
+    def compiler(self) -> Literal["auto", "on", "off"]:
+        """`xla` as a trainer has to take it in this mode."""
+        return "off" if self.mode == "sync" and self.xla == "auto" else self.xla
+
+    @field_validator("xla", mode="before")
+    @classmethod
+    def _yaml_words(cls, value: Any) -> Any:
+        """YAML reads a bare on or off as true or false."""
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _depth_fits(self) -> Training:

@@ -236,6 +236,17 @@ TEST(EvictionShard, IndexAndHotKeysAreReported) {
   EXPECT_EQ(shard.stats()[0].tally.admitted, 20000U);
 }
 
+TEST(EvictionShard, KeysOfEveryRequestAreCountedByPartition) {
+  SparseShard shard({ruled("t", {})}, 4, 1);
+  const Partitioning partition_of(4);
+  const Keys keys = {1, 2, 3, 4, 5, 5, 5};
+  Keys expected(4);
+  for (const std::uint64_t key : keys) expected[partition_of(row_hash(table_salt(0), key))] += 2;
+  pull(shard, {7}, keys, true);
+  EXPECT_EQ(shard.push(std::vector<std::uint32_t>{7}, keys, std::vector<float>(14)).applied, 7U);
+  EXPECT_EQ(shard.partition_keys(), expected);
+}
+
 double thread_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -124,3 +124,24 @@ def test_metrics_tell_what_happened_to_the_rows() -> None:
     assert fixture.value("dropped_gradients_total", table="C1") == 2000
     stats = fixture.lifecycle.stats()[0]
     assert (stats.rows, stats.pulled, dict(stats.evicted)["ttl"]) == (0, 80_000, 2000)
+
+
+def test_metrics_tell_how_evenly_recent_requests_went_to_the_partitions() -> None:
+    fixture = Fixture(sync=True)
+    fixture.lifecycle.publish()
+    assert fixture.value("partition_top_share") == 0, "nothing was asked yet"
+    fixture.train(NOW)
+    named = fixture.shard.partition_keys()
+    assert (named.shape, named.sum()) == ((PARTITIONS,), 2000)
+    fixture.lifecycle.publish()
+    even = fixture.value("partition_peak_to_mean") or 0
+    assert even == pytest.approx(named.max() * PARTITIONS / 2000)
+    hot = np.full(2000, 7, np.uint64)
+    fixture.shard.push(COUNTS, hot, np.zeros(4000, np.float32))
+    grown = fixture.shard.partition_keys() - named
+    assert sorted(grown.tolist())[-2:] == [0, 2000], "as often as it is named"
+    fixture.lifecycle.publish()
+    assert fixture.value("partition_peak_to_mean") == pytest.approx(PARTITIONS)
+    assert fixture.value("partition_top_share") == 1.0
+    fixture.lifecycle.publish()  # a time without requests changes nothing
+    assert fixture.value("partition_top_share") == 1.0
