@@ -35,7 +35,8 @@ void for_each_hashed(const UniqueSet& set, std::uint64_t salt, std::span<const s
 std::vector<std::int32_t> Plan::last_in(std::span<const Plan* const> others) const {
   std::vector<std::int32_t> last(unique_.size(), -1);
   thread_local UniqueSet memory;
-  UniqueSet& set = memory;  // GCC would look a variable of a thread up for every key
+  UniqueSet& set = memory;          // GCC would look a variable of a thread up for every key
+  std::vector<std::uint64_t> keys;  // of the set
   for (std::size_t other = 0; other < others.size(); ++other) {
     const Plan& plan = *others[other];
     if (plan.config_ != config_) throw std::invalid_argument("plans: not all of the same planner");
@@ -48,11 +49,13 @@ std::vector<std::int32_t> Plan::last_in(std::span<const Plan* const> others) con
       const std::uint64_t salt =
           table_salt(static_cast<std::uint32_t>(segment % config_->dims.size()));
       set.begin(own.size() + shared.size());
-      for_each_hashed(set, salt, shared,
-                      [&](std::size_t i, std::uint64_t hash) { set.number_of(shared[i], hash); });
+      keys.resize(own.size() + shared.size());
+      for_each_hashed(set, salt, shared, [&](std::size_t i, std::uint64_t hash) {
+        set.number_of(shared[i], hash, keys.data());
+      });
       for_each_hashed(set, salt, own, [&](std::size_t i, std::uint64_t hash) {
         // The keys of a plan are distinct: a number that was given before is the other's key.
-        if (set.number_of(own[i], hash) < shared.size()) {
+        if (set.number_of(own[i], hash, keys.data()) < shared.size()) {
           last[mine + i] = static_cast<std::int32_t>(other);
         }
       });
