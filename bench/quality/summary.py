@@ -35,7 +35,10 @@ def rate(curve: Sequence[Sequence[Any]]) -> float | None:
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
-    """`{data}.sides.{side}` and `{data}.gap.{mode}`, settings and the machine's load."""
+    """`{data}.sides.{side}` and `{data}.gap.{mode}`, settings and the machine's load.
+
+    Raises ValueError when sides of one data set did not train and judge the same number of rows.
+    """
     result: dict[str, Any] = {
         name: _of_data(name, [r for r in runs if r["data"] == name])
         for name in DATA
@@ -60,6 +63,10 @@ def summarise(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _of_data(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+    counts = {(r["samples"], r["test_rows"]) for r in runs}
+    if len(counts) != 1:
+        raise ValueError(f"{name}: sides differ in (training samples, held-out rows): {counts}")
+    ((samples, test_rows),) = counts
     aucs: dict[str, dict[int, float]] = {
         side: {r["seed"]: r["auc"] for r in runs if r["side"] == side} for side in SIDES
     }
@@ -69,8 +76,8 @@ def _of_data(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     }
     return {
         "batch_size": DATA[name].batch_size,
-        "training_samples": max(r["samples"] for r in runs),
-        "test_rows": max(r["test_rows"] for r in runs),
+        "training_samples": samples,
+        "test_rows": test_rows,
         "bayes_auc": runs[0]["bayes_auc"],
         "bound": DATA[name].bound,
         "sides": {

@@ -88,6 +88,11 @@ def test_gaps_are_means_over_the_seeds_that_both_have() -> None:
     json.dumps(result, allow_nan=False)
 
 
+def test_sides_that_saw_other_rows_are_not_compared() -> None:
+    with pytest.raises(ValueError, match=r"w1: sides differ.*(999|1000).*(999|1000)"):
+        summarise([run("sync", 1, 0.7), run("hybrid", 1, 0.7, samples=999)])
+
+
 def test_a_rate_leaves_out_the_start_and_needs_two_points() -> None:
     assert rate(run("sync", 1, 0.7)["curve"]) == pytest.approx(900 / 3)
     assert rate([[1.0, 50, None], [2.0, 1000, 0.7]]) is None
