@@ -171,16 +171,16 @@ def read(source: Source | None) -> list[Batch]:
     return batches
 
 
-def run(spec: JobSpec, window: int) -> dict[str, Any]:
+def run(spec: JobSpec) -> dict[str, Any]:
     """Trains, then judges the held-out rows.
 
-    `curve` has (seconds, samples, AUC of the last `window` samples, each predicted before it was
-    trained) of about every half second.
+    `curve` has (seconds, samples, AUC) of about every half second; the AUC is that of a trainer's
+    progress, of as many of the last samples, each predicted before it was trained.
     """
     layout = build_layout(spec, load_model(spec))
     train = read(open_training(spec, rank=0, trainers=1))
     numbered, rows = number([*train, *read(open_holdout(spec))], layout)
-    model, recent = Reference(spec, layout, rows), Progressive(window=window)
+    model, recent = Reference(spec, layout, rows), Progressive()
     start, samples, curve = time.perf_counter(), 0, list[tuple[float, int, float | None]]()
     for index, part in enumerate(numbered[: len(train)]):
         recent.add(part.batch.labels, model.step(*part.inputs()).numpy())
@@ -209,9 +209,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     default = ROOT / "examples" / "criteo.yaml"
     parser.add_argument("--spec", type=Path, default=default, help="JobSpec; its mode is ignored")
-    parser.add_argument("--window", type=int, default=100_000, help="samples of the curve's AUC")
     args = parser.parse_args()
-    sys.stdout.write(json.dumps(run(parse(args.spec.read_text()), args.window)) + "\n")
+    sys.stdout.write(json.dumps(run(parse(args.spec.read_text()))) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""The pictures of `make bench-quality`: AUC by samples and by side, and samples/s by side."""
+"""The pictures of `make bench-quality`: AUC by samples and by side, and samples/s by side.
+
+The AUC while training is that of each trainer's last 100,000 samples. Four trainers' windows reach
+back four times as far as one's, so the two are drawn apart.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from bench.quality.cases import DATA, SIDES
 from bench.quality.summary import Run
 
 _COLOURS = dict(
-    zip(SIDES, ("#7f7f7f", "#9ecae1", "#1f77b4", "#2ca02c", "#d95f02", "#9467bd"), strict=True)
+    zip(SIDES, ("#7f7f7f", "#56b4e9", "#1f77b4", "#2ca02c", "#d95f02", "#9467bd"), strict=True)
 )
 _PANEL = (5.2, 3.6)  # inches
 _LEAST = 0.05  # the share of the samples below which a progressive AUC is noise
@@ -23,13 +27,14 @@ _LEAST = 0.05  # the share of the samples below which a progressive AUC is noise
 def draw(runs: Sequence[Run], result: dict[str, Any], folder: Path) -> None:
     """Writes quality-auc.png and quality-rate.png, a column or panel for each data set."""
     names = [name for name in DATA if name in result]
-    figure = Figure((_PANEL[0] * len(names), 2 * _PANEL[1]), layout="constrained")
-    grid = figure.subplots(2, len(names), squeeze=False)
+    figure = Figure((_PANEL[0] * len(names), 3 * _PANEL[1]), layout="constrained")
+    grid = figure.subplots(3, len(names), squeeze=False)
     for column, name in enumerate(names):
-        _curves(grid[0][column], name, [r for r in runs if r["data"] == name])
-        _test_auc(grid[1][column], result[name])
-    handles, titles = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, titles, loc="outside lower center", ncols=len(SIDES), frameon=False)
+        for row, trainers in enumerate((1, 4)):
+            shown = [r for r in runs if r["data"] == name]
+            shown = [r for r in shown if SIDES[r["side"]].trainers == trainers]
+            _curves(grid[row][column], f"{name}, {trainers} trainer{'s'[: trainers - 1]}", shown)
+        _test_auc(grid[2][column], result[name])
     figure.savefig(folder / "quality-auc.png", dpi=110)
     figure = Figure((_PANEL[0] * len(names), _PANEL[1]), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
@@ -37,9 +42,9 @@ def draw(runs: Sequence[Run], result: dict[str, Any], folder: Path) -> None:
     figure.savefig(folder / "quality-rate.png", dpi=110)
 
 
-def _curves(axes: Axes, name: str, runs: Sequence[Run]) -> None:
+def _curves(axes: Axes, title: str, runs: Sequence[Run]) -> None:
     """Of the first seed: lines of several would hide each other."""
-    seed = runs[0]["seed"]
+    seed = min((r["seed"] for r in runs), default=0)
     for run in (r for r in runs if r["seed"] == seed):
         least = _LEAST * run["samples"]
         points = [(n, auc) for _, n, auc in run["curve"] if auc is not None and n >= least]
@@ -48,12 +53,13 @@ def _curves(axes: Axes, name: str, runs: Sequence[Run]) -> None:
             [n for n, _ in points],
             [auc for _, auc in points],
             color=_COLOURS[side],
-            linestyle="-" if SIDES[side].trainers > 1 else "--",
+            linestyle="--" if side == "keras" else "-",
             label=SIDES[side].title,
         )
-    axes.set_title(f"{name}: AUC while training, seed {seed}")
+    axes.set_title(f"{title}: AUC while training, seed {seed}")
     axes.set_xlabel("samples")
-    axes.set_ylabel("AUC before training on them")
+    axes.set_ylabel("AUC of each sample before it was trained")
+    axes.legend(frameon=False, loc="lower right")
     axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
     _plain(axes)
 

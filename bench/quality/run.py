@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ from services.api.views import JobState, JobView
 from services.kit.errors import EmbermeshError
 
 WORK = ROOT / "build" / "quality"
-CODE = ("ps_service", "services", "trainer_service", "bench/quality/keras_reference.py")
-TRAINER_WINDOW = 100_000  # samples of a trainer's progressive AUC
+KERAS = "bench/quality/keras_reference.py"
+CODE = ("ps_service", "services", "trainer_service")
 DEADLINE_SECONDS = 3600  # of one run
 CANCEL_SECONDS = 60
 
@@ -67,9 +68,9 @@ class WorkFile:
             os.fsync(file.fileno())
 
 
-def code_version() -> str:
-    """What git says of the code that decides a result, with changes that aren't committed."""
-    commands = (["rev-parse", *(f"HEAD:{name}" for name in CODE)], ["diff", "HEAD", "--", *CODE])
+def code_version(paths: Sequence[str]) -> str:
+    """What git says of the code there, with changes that aren't committed."""
+    commands = (["rev-parse", *(f"HEAD:{path}" for path in paths)], ["diff", "HEAD", "--", *paths])
     return "".join(
         subprocess.run(["git", *c], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for c in commands
@@ -117,32 +118,30 @@ def train_keras(job: Document) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         json.dump(job, file)  # JSON is YAML
         file.flush()
-        program = str(Path(__file__).with_name("keras_reference.py"))
-        window = str(4 * TRAINER_WINDOW)  # what four trainers together have
         done = subprocess.run(
-            [sys.executable, program, "--spec", file.name, "--window", window],
+            [sys.executable, KERAS, "--spec", file.name],
             capture_output=True, text=True, check=False, cwd=ROOT, timeout=DEADLINE_SECONDS,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
         )  # fmt: skip
     if done.returncode != 0:
-        raise RuntimeError(f"keras_reference.py failed:\n{done.stderr[-4000:]}")
+        raise RuntimeError(f"{KERAS} failed:\n{done.stderr[-4000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
 def train_all(args: argparse.Namespace, client: Client) -> tuple[list[Run], list[str]]:
     """All runs that the flags ask for, and what failed."""
-    work, code = WorkFile(WORK / "runs.jsonl"), code_version()
+    work, ours, reference = WorkFile(WORK / "runs.jsonl"), code_version(CODE), code_version([KERAS])
     known, runs, failures = work.runs(), [], []
     for seed in args.seeds:
         for data in args.data:
             for side in SIDES:
                 job = document(data, side, seed, quick=args.quick)
-                key, name = key_of(side, job, code), f"{data} {side} seed {seed}"
+                keras, name = side == "keras", f"{data} {side} seed {seed}"
+                key = key_of(side, job, ours + reference if keras else ours)
                 if key not in known:
                     before = os.getloadavg()[0]
                     try:
-                        keras = side == "keras"
                         result = train_keras(job) if keras else train_job(client, job)
                     except (EmbermeshError, RuntimeError, subprocess.TimeoutExpired) as error:
                         failures.append(f"{name}: {error}")
