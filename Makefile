@@ -26,7 +26,7 @@ $(KAFKA): deploy/kafka/pom.xml
 $(GRAFANA): deploy/grafana/check/package.json
 	@tools/setup.sh grafana
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench-train bench-engine demo dashboards-png up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench-train bench-engine bench-quality demo dashboards-png up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -71,6 +71,9 @@ bench-train: $(BUILT) ## measure training beside TensorFlow, and the modes over 
 
 bench-engine: $(BUILT) ## measure the sparse engine beside the memory bus, std::unordered_map and TensorFlow
 	@$(PY) bench/engine.py
+
+bench-quality: $(BUILT) ## compare the AUC of all modes, an hour; ARGS="--quick --data criteo" for a look
+	@$(PY) bench/quality/run.py $(ARGS)
 
 demo: $(BUILT) ## train, checkpoint and restore one job; the last line is its result as JSON
 	@$(PY) -m embermesh.demo
