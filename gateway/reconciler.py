@@ -281,4 +281,9 @@ def _with_last_sight(record: JobRecord, seen: Seen, spec: JobSpec) -> JobRecord:
         changes["progress"] = replacement.progress_since(record, seen.members)
     if seen.newest is not None:
         changes["checkpoint"] = CheckpointView(**dataclasses.asdict(seen.newest))
-    return dataclasses.replace(record, **changes)
+    sight = dataclasses.replace(record, **changes)
+    if sight.checkpoint is None or sight.checkpoint.samples != sight.progress.samples:
+        return sight
+    # Of the same instant; what the shards say in their leases may be a second old.
+    counted = sight.progress.model_copy(update={"rows": sight.checkpoint.rows})
+    return dataclasses.replace(sight, progress=counted)

@@ -16,7 +16,7 @@ RowMemory::RowMemory(const Schema& schema) {
 
 SlabPool& RowMemory::pool_for(std::uint32_t units) {
   // Small, because every partition that has a row holds at least one slab per width.
-  constexpr std::size_t kMinSlab = std::size_t{32} << 10;
+  constexpr std::size_t kMinSlab = std::size_t{16} << 10;
   const std::size_t bytes =
       std::max(kMinSlab, std::bit_ceil(std::size_t{4} * units * RowArena::kUnitBytes));
   const auto known = std::ranges::find(row_pools_, bytes, &SlabPool::slab_bytes);

@@ -27,8 +27,9 @@ while True:
     peer.close()
 """
 HOLD = """
-import sys, time
+import signal, sys, time
 from bench.net.hosts import Hosts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have its jobs ignore it
 with Hosts(["a", "b"], delay=0.001, rate=1e9):
     print("up", flush=True)
     time.sleep(60)

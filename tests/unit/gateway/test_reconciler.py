@@ -275,6 +275,18 @@ def test_stopping_takes_the_last_progress_and_checkpoint_along() -> None:
     assert later.progress.samples == 200  # a trainer that has left doesn't count backwards
 
 
+@pytest.mark.parametrize(("samples", "rows"), [(200, 77), (199, None)])
+def test_rows_at_the_end_are_those_that_a_checkpoint_of_the_same_samples_counted(
+    samples: int, rows: int | None
+) -> None:
+    record = job(JobState.STOPPING, becomes=JobState.SUCCEEDED)
+    newest = dataclasses.replace(NEWEST, samples=samples, rows=77)
+    live = step(record, seen(), 1001.0, LIMITS).record.progress
+    assert live.samples == 200 and live.rows != 77
+    after = step(record, seen(newest=newest), 1001.0, LIMITS).record
+    assert after.progress.rows == (live.rows if rows is None else rows)
+
+
 def test_a_failure_while_stopping_changes_nothing() -> None:
     record = job(JobState.STOPPING, becomes=JobState.SUCCEEDED)
     result = step(record, failed(0, "killed", True), 1001.0, LIMITS)
