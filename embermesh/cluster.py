@@ -38,6 +38,7 @@ from services.kit import config, discovery, errors
 DEFAULT_PORT = 8080
 START_SECONDS = 60.0  # for one service to become ready
 STOP_SECONDS = 15.0  # for one service to drain
+DYING_SECONDS = 3.0  # for a killed service to let go of its port
 CANCEL_SECONDS = 45.0  # for all jobs to end
 TURN_SECONDS = 120.0  # for another command on the same folder
 _STATE_FILE, _LOCK_FILE = "cluster.json", "lock"
@@ -169,7 +170,8 @@ class LocalCluster:
 
     def _start(self, state: ClusterState, name: str) -> ClusterState:
         command, env, port = self._launch(state, name)
-        if not port_is_free(port):
+        # A process that was killed holds its port until its last thread is gone.
+        if not wait_until(lambda: port_is_free(port), DYING_SECONDS):
             raise errors.InvalidInput(
                 f"{name}: port {port} is in use; choose another (--port for the gateway)"
             )
