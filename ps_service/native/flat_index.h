@@ -179,7 +179,7 @@ class FlatIndex {
 
  private:
   // At most 3 1/4 entries to a bucket: of four slots then one key in five is not at home, of five
-  // one in twenty.
+  // one in fifteen.
   static constexpr std::size_t kFullQuarters = 13;
 
   static constexpr std::size_t kPageBuckets = kPageBytes / sizeof(Bucket);

@@ -43,7 +43,7 @@ void Sweep::scan(RowStore& store, const EvictionPolicy& policy) {
     buckets_ = index.buckets();
     bucket_ = std::min(buckets_, scaled + 2);
   }
-  const std::size_t buckets = std::min(rows / 4, bucket_);
+  const std::size_t buckets = std::min(rows / 4, bucket_);  // four slots: rows with metadata
   bucket_ -= buckets;
   const std::size_t dim = schema_->dim(table_);
   const std::uint64_t fewest = policy.fewest_rows(partitions_);

@@ -62,7 +62,7 @@ struct Unsettled {
 // std::bad_alloc, only with `insert`.
 class PullVerb {
  public:
-  static constexpr std::size_t kUnitEntries = 128;  // their rows stay in the first-level cache
+  static constexpr std::size_t kUnitEntries = 128;  // their rows stay in the second-level cache
 
   // `floats`: what the request has in all.
   PullVerb(const VerbContext& context, const Moment& moment, bool insert, float* values,
