@@ -46,7 +46,7 @@ class Gateway:
         self.parts, self.reconciler = assemble(settings, registry, OPEN)
         assert isinstance(self.parts.target, KubernetesTarget)
         api = self.parts.target._api
-        self._send, api._send = api._send, self._watched  # type: ignore[method-assign]
+        self._send, api._send = api._send, self._watched
         self.refuses: Exception | None = None  # what the server answers to everything
         self.sleep_before: int | None = None  # the write with this number
         self.writes: list[tuple[str, int]] = []  # method, and status if it was refused
