@@ -174,6 +174,12 @@ node_is_ready() { api "/api/v1/nodes/$NODE" | python3 -c 'import json, sys
 conditions = json.load(sys.stdin)["status"]["conditions"]
 sys.exit(not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions))'; }
 
+# Where containers reach this machine: the bridge takes the first address of its network.
+bridge_address() {
+  docker network inspect bridge --format '{{(index .IPAM.Config 0).Subnet}}' |
+    python3 -c 'import ipaddress, sys; print(next(ipaddress.ip_network(sys.stdin.read().strip()).hosts()))'
+}
+
 write_kubeconfig() {
   cat >"$DIR/kubeconfig" <<END
 apiVersion: v1
@@ -195,7 +201,7 @@ up() {
   host=127.0.0.1 advertised=192.0.2.1
   if [ -n "$node" ]; then
     [[ ${DOCKER_HOST:-} == unix://* ]] || die "--node needs DOCKER_HOST=unix://... of a Docker Engine"
-    host=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}') || die "no Docker Engine at $DOCKER_HOST"
+    host=$(bridge_address) || die "no Docker Engine at $DOCKER_HOST"
     advertised=$host
   fi
   DIR=$(realpath -m "${1:-build/cluster}")
