@@ -60,8 +60,8 @@ class Report:
 
 
 def main(body: Callable[[Report], None], tear_down: Callable[[], None]) -> int:
-    """Runs `body`, then `tear_down` also after a failure or Ctrl-C, and writes the last line. 0 when
-    all went well.
+    """Runs `body`, then `tear_down` also after a failure or Ctrl-C, and writes the last line. The
+    exit code: 0 when all went well.
     """
     report = Report()
     try:
@@ -100,7 +100,6 @@ def run(
     *,
     env: Mapping[str, str],
     seconds: float,
-    feed: str | None = None,
 ) -> str:
     """The command's output. Raises StageFailed with the end of what it wrote when it fails or takes
     longer than `seconds`.
@@ -108,7 +107,13 @@ def run(
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
-            words, env=dict(env), cwd=ROOT, input=feed, capture_output=True, text=True, timeout=seconds
+            words,
+            env=dict(env),
+            cwd=ROOT,
+            input=feed,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired as error:
         raise StageFailed(f"{' '.join(words)} took longer than {seconds:.0f} s") from error
