@@ -29,11 +29,8 @@ from tools.stages import ROOT, Report, StageFailed, main, run, say, until
 PROJECT = "embermesh-e2e"
 ROWS, PARTITIONS, IDS = 240_000, 6, 500
 TOPIC = "clicks"
-STARTS, RECOVERS, FINISHES = (
-    240.0,
-    240.0,
-    600.0,
-)  # seconds, on a machine that has other things to do
+# Seconds, for a machine that has other things to do.
+STARTS, RECOVERS, FINISHES = 240.0, 240.0, 600.0
 PORTS = ("GATEWAY_PORT", "KAFKA_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT")
 JOB: dict[str, Any] = {
     "name": "compose",
