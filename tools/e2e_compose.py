@@ -56,6 +56,7 @@ class Stack:
         self.env = {**os.environ, "COMPOSE_PROJECT_NAME": PROJECT}
         self.env |= {name: str(_free_port()) for name in PORTS}
         self.env["TRAINERS"] = "4"  # two, one to scale by, one to spare
+        self.env["TAG"] = self.env["EMBERMESH_TAG"] = "e2e-compose"
 
     def compose(self, *words: str, seconds: float) -> str:
         """`docker compose` with these words; its output."""
