@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from gateway.kubernetes import rbac
 from tools import dashboards, doc_jobspec, doc_metrics, grafana
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +20,7 @@ def documents(root: Path) -> dict[Path, str]:
     return {
         **{folder / f"{d.uid}.json": grafana.render(d) for d in dashboards.ALL},
         root / "docs" / "jobspec.md": doc_jobspec.render(),
+        root / "helm" / "embermesh" / "files" / "rbac-rules.yaml": rbac.render(),
         root / "docs" / "metrics.md": doc_metrics.render(root),
     }
 
