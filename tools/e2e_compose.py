@@ -121,8 +121,8 @@ def start(stack: Stack, images: Mapping[str, str]) -> str:
     missing = any(n.startswith("grafana/") and h.startswith("missing") for n, h in images.items())
     if missing:
         services.remove("grafana")
-    words = ("up", "--detach", "--no-build", "--wait", "--wait-timeout", "300", *services)
-    stack.compose(*words, seconds=400)
+    words = ("up", "--detach", "--no-build", "--wait", "--wait-timeout", "600", *services)
+    stack.compose(*words, seconds=700)
     return "image not available" if missing else "running"
 
 
@@ -212,7 +212,7 @@ def prometheus_knows(stack: Stack, job: str) -> dict[str, float]:
     """Values of queries that must have data."""
     queries = {
         "samples": f'sum(embermesh_trainer_samples_total{{job="{job}"}})',
-        "members_up": 'sum(up{job="embermesh-members"} or up{role!=""})',
+        "members_up": 'sum(up{role!=""})',
         "busy_agents": "sum(embermesh_standby_busy)",
         "jobs": "sum(embermesh_jobs)",
     }
