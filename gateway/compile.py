@@ -63,6 +63,12 @@ def expected(spec: JobSpec) -> list[tuple[Role, int]]:
 
 def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec]:
     """All processes of the run's generation."""
+    pods = spec.resources.pods
+    sizes = {
+        Role.SPARSE_PS: pods.sparse_ps,
+        Role.DENSE_PS: pods.dense_ps,
+        Role.TRAINER: pods.trainer,
+    }
     specs = []
     for role, rank in expected(spec):
         module, arguments = _MODULES[role]
@@ -79,5 +85,6 @@ def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec
         if around.tls is not None:
             env |= config.environment(around.tls)
         place = (run.job, run.generation, role, rank)
-        specs.append(ProcessSpec(*place, module, arguments, env, member.incarnation))
+        size = sizes[role]
+        specs.append(ProcessSpec(*place, module, arguments, env, member.incarnation, size))
     return specs

@@ -24,7 +24,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.reconciler import Limits, Seen
 from gateway.record import JobRecord
 from gateway.store import JobStore, Lease
-from gateway.targets import Target
+from gateway.targets import Keeper, Target
 from services.kit.discovery import Member, Registry, Role, Run, incarnation_of
 from services.kit.errors import Conflict, EmbermeshError, NotFound, Unavailable
 from services.kit.telemetry import timed
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _SOON = 0.02  # seconds to the next look after a job changed
 _MAX_BACKOFF = 5.0  # seconds between looks while Redis is away
+_SWEEP_SECONDS = 60.0  # between two removals of what ended jobs left, unless one ended since
 
 
 class LeaseWatch:
@@ -101,6 +102,7 @@ class Reconciler:
         self._watch = LeaseWatch()
         self._autoscaler = Autoscaler(tools.metrics.autoscale)
         self._trouble: dict[str, str] = {}  # job -> why its last look failed
+        self._swept: tuple[set[str], float] = (set(), 0.0)  # jobs kept, and when to sweep again
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop, name="reconciler", daemon=True)
 
@@ -143,6 +145,7 @@ class Reconciler:
             self._autoscaler.keep_only(jobs)
             self._trouble = {job: text for job, text in self._trouble.items() if job in jobs}
             changes = [self._attend(record) for record in records]
+            self._sweep(jobs)
         return any(changes)
 
     def _lead(self) -> bool:
@@ -178,6 +181,19 @@ class Reconciler:
             log.exception("job %s: unexpected failure", record.id)
             self._note(record.id, error)
         return False
+
+    def _sweep(self, jobs: set[str]) -> None:
+        """Lets the target remove what is left of jobs that are over."""
+        target, lease, now = self._tools.target, self._lease, time.monotonic()
+        kept, again_at = self._swept
+        if lease is None or not isinstance(target, Keeper) or (kept <= jobs and now < again_at):
+            return
+        self._swept = jobs, now + _SWEEP_SECONDS
+        try:
+            target.collect(jobs, lease.token)
+        except EmbermeshError as error:
+            self._tools.metrics.errors.inc()
+            log.warning("what ended jobs left is not removed yet: %s", error)
 
     def _note(self, job: str, error: Exception) -> None:
         self._tools.metrics.errors.inc()

@@ -135,7 +135,8 @@ def _starting(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: J
         )
     if now - record.since > limits.start:
         names = ", ".join(f"{role} {rank}" for role, rank in waiting)
-        cause = f": {seen.trouble}" if seen.trouble else ""
+        waits = [f"{p.role} {p.rank} waits: {p.waits_for}" for p in seen.processes if p.waits_for]
+        cause = f": {seen.trouble or waits[0]}" if seen.trouble or waits else ""
         text = f"not ready within {limits.start:.0f} s: {names}{cause}"
         return _failed(record, seen, now, Failure(text), spec)
     started = {(p.role, p.rank) for p in seen.processes}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from gateway.kubernetes import rbac
 from tools import dashboards, doc_jobspec, doc_metrics, grafana
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +25,7 @@ def documents(root: Path) -> dict[Path, str]:
         **{chart / "dashboards" / n: text for n, text in boards.items()},
         chart / "rules.yml": _RULES.read_text(),
         root / "docs" / "jobspec.md": doc_jobspec.render(),
+        root / "helm" / "embermesh" / "files" / "rbac-rules.yaml": rbac.render(),
         root / "docs" / "metrics.md": doc_metrics.render(root),
     }
 

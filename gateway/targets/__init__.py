@@ -11,10 +11,13 @@ that a gateway that lost the lead can't act any more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
+from services.api.pods import PodSize
 from services.kit.discovery import Role
+
+NOT_YET = -1  # incarnation of a place that is made and not given to a process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +34,7 @@ class ProcessSpec:
     arguments: tuple[str, ...]
     env: Mapping[str, str]
     incarnation: int = 0  # higher: replaces an earlier process of the rank
+    size: PodSize | None = None  # what it is to get, where the target can give it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +49,16 @@ class Process:
     )
     last_words: str = ""  # the end of an ended process's log
     incarnation: int = 0
+    waits_for: str = ""  # why one that was started does not run yet
 
 
 class Target(Protocol):
     """A place that runs processes."""
 
     def observe(self, job: str, generation: int) -> list[Process]:
-        """Processes of that generation that were ever started; of a rank the newest incarnation."""
+        """Processes of that generation that were ever started; of a rank the newest incarnation.
+        Places that wait for a process, and must be stopped like one, are NOT_YET.
+        """
 
     def start(self, processes: Sequence[ProcessSpec], fence: int) -> None:
         """Starts those that were never started; all belong to one generation of one job. Earlier
@@ -63,3 +70,11 @@ class Target(Protocol):
 
     def logs(self, job: str, generation: int, role: Role, rank: int, tail: int) -> str:
         """The last `tail` lines the process wrote. Raises NotFound."""
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A target that keeps something of a job beside its processes."""
+
+    def collect(self, active: Collection[str], fence: int) -> None:
+        """Removes what is left of all jobs but `active`, and of earlier generations of those."""

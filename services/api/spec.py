@@ -18,12 +18,12 @@ from services.api.autoscale import Autoscale
 from services.api.base import Duration, Strict
 from services.api.features import Features
 from services.api.optimizers import KSTEP_OPTIMIZERS, Optimizers
+from services.api.pods import Sized
 from services.kit.errors import InvalidInput
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
 SCHEMES = ("file", "s3", "kafka", "synthetic")
-_MAX_DEPTH = 50
-_ROWS_AHEAD = 2  # batches, unless the spec says otherwise
+_MAX_DEPTH, _ROWS_AHEAD = 50, 2  # of YAML; batches, unless the spec says otherwise
 # Looks at a few items only: the full repr of a few YAML aliases of aliases can fill the memory.
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 80, 80
@@ -227,7 +227,7 @@ class Training(Strict):
         return self
 
 
-class Resources(Strict):
+class Resources(Sized):
     """How many processes of each kind."""
 
     placement: Literal["remote", "embedded"] = Field(

@@ -57,9 +57,9 @@ livenessProbe:
 {{/* Variables that name the certificates, and the mounts and volumes that every service of ours has. */}}
 {{- define "embermesh.tlsEnv" -}}
 {{- if .Values.tls.existingSecret }}
-- {name: EMBERMESH_TLS_CA, value: /etc/embermesh/tls/ca.crt}
-- {name: EMBERMESH_TLS_CERT, value: /etc/embermesh/tls/tls.crt}
-- {name: EMBERMESH_TLS_KEY, value: /etc/embermesh/tls/tls.key}
+- {name: EMBERMESH_TLS_CA, value: /certs/ca.crt}
+- {name: EMBERMESH_TLS_CERT, value: /certs/tls.crt}
+- {name: EMBERMESH_TLS_KEY, value: /certs/tls.key}
 - {name: EMBERMESH_TLS_NAME, value: {{ .Values.tls.name | quote }}}
 {{- end }}
 {{- end -}}
@@ -67,7 +67,7 @@ livenessProbe:
 {{- define "embermesh.mounts" -}}
 - {name: tmp, mountPath: /tmp}
 {{- if .Values.tls.existingSecret }}
-- {name: tls, mountPath: /etc/embermesh/tls, readOnly: true}
+- {name: tls, mountPath: /certs, readOnly: true}
 {{- end }}
 {{- if .Values.checkpointVolume.enabled }}
 - {name: checkpoints, mountPath: /checkpoints}
