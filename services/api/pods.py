@@ -40,7 +40,7 @@ class PodSize(Strict):
         default=None,
         ge=1 << 20,
         le=1 << 44,
-        description="Memory it is sure to get and ends with if it wants more, e.g. 4Gi.",
+        description="Bytes, or text like 512Mi, 4Gi: memory it is sure to get, and is killed for exceeding.",
     )
 
 

@@ -25,7 +25,18 @@ READS_ENVIRONMENT = {"services/kit/config.py"}
 # The retry pause of remote calls; everything else waits on an event or a condition.
 SLEEPS = {"services/kit/rpc.py"}
 # Importing a package must stay cheap: its __init__ loads none of these.
-HEAVY = {"boto3", "fastapi", "grpc", "kafka", "keras", "kubernetes", "pyarrow", "redis", "s3fs", "tensorflow"}
+HEAVY = {
+    "boto3",
+    "fastapi",
+    "grpc",
+    "kafka",
+    "keras",
+    "kubernetes",
+    "pyarrow",
+    "redis",
+    "s3fs",
+    "tensorflow",
+}
 # What ps_service shows to the packages above it.
 PS_FACE = {"client", "codec", "embedded", "ranges", "rows", "sharding", "tables"}
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$|\.so$")

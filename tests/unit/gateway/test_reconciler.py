@@ -223,6 +223,7 @@ def test_scaling_takes_a_checkpoint_then_starts_the_next_generation_from_it() ->
     assert (record.state, record.becomes) == (JobState.STOPPING, JobState.PENDING)
     assert (record.restore, record.scale_to, record.restarts) == (TAKEN.uri, None, 0)
     assert record.spec["resources"] == {
+        "pods": {"trainer": None, "sparse_ps": None, "dense_ps": None},
         "placement": "remote",
         "sparse_ps": 2,
         "dense_ps": 1,
