@@ -7,6 +7,7 @@
 - {name: EMBERMESH_KUBERNETES_IMAGE_TRAINER, value: {{ include "embermesh.image" (dict "root" $ "name" .Values.jobs.trainerImage) | quote }}}
 - {name: EMBERMESH_KUBERNETES_IMAGE_PULL_POLICY, value: {{ .Values.image.pullPolicy | quote }}}
 - {name: EMBERMESH_KUBERNETES_IMAGE_PULL_SECRETS, value: {{ join "," .Values.image.pullSecrets | quote }}}
+- {name: EMBERMESH_KUBERNETES_OWNER, value: "{{ include "embermesh.fullname" . }}-jobs"}
 - {name: EMBERMESH_KUBERNETES_SERVICE_ACCOUNT, value: {{ include "embermesh.jobsAccount" . | quote }}}
 - {name: EMBERMESH_KUBERNETES_SECRETS, value: {{ include "embermesh.storeSecrets" . | fromYamlArray | join "," | quote }}}
 - {name: EMBERMESH_KUBERNETES_REDIS_SECRET, value: {{ include "embermesh.redisSecret" . | quote }}}

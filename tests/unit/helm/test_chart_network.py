@@ -133,13 +133,22 @@ def test_ways_out_of_the_release(manifests: list[Manifest]) -> None:
     assert ways == {
         "gateway": {443, 6443},  # object store and OpenID issuer, API server
         "checkpoint": {443},
-        "trainer": {443, 9092},  # object store, brokers
+        "trainer": {443},
         "sparse-ps": {443},
         "dense-ps": {443},
         "redis": set(),
         "kafka": set(),
         "test": set(),
     }
+
+
+def test_without_a_broker_of_its_own_trainers_reach_others(render: Render) -> None:
+    manifests = render({})
+    policies = [m for m in manifests if m["kind"] == "NetworkPolicy"]
+    for part, place in places(manifests).items():
+        if part not in OUTSIDE:
+            reaches = allows(policies, place, ({"name": "internet"}, {}), "egress", 9092)
+            assert reaches is (part == "trainer"), part
 
 
 def test_another_release_in_the_namespace_is_a_stranger(manifests: list[Manifest]) -> None:
