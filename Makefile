@@ -26,7 +26,7 @@ $(KAFKA): deploy/kafka/pom.xml
 $(GRAFANA): deploy/grafana/check/package.json
 	@tools/setup.sh grafana
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e bench-train bench-engine bench-quality demo dashboards-png up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e e2e-compose bench-train bench-engine bench-quality demo dashboards-png up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -66,6 +66,9 @@ fuzz: ## feed random bytes to every native parser; SECONDS_EACH=600, and CORPUS 
 e2e: setup ## whole jobs as real processes
 	@$(PY) -m pytest -m e2e
 
+e2e-compose: $(BUILT) ## the platform in containers on a real Docker Engine: images, jobs, failures; the last line is JSON
+	@$(PY) -m tools.e2e_compose
+
 bench-train: $(BUILT) ## measure training beside TensorFlow, and the modes over a slow network
 	@$(PY) bench/train.py
 
@@ -82,7 +85,7 @@ dashboards-png: setup ## run a job on a cluster of its own and draw every dashbo
 	@$(PY) -m tools.dashboards_png $(or $(OUT),build/dashboards)
 
 up: ## start every service in containers
-	@docker compose up --detach --build
+	@docker compose up --detach --build --wait
 
 down: ## stop them
 	@docker compose down

@@ -26,7 +26,7 @@ from gateway.record import JobRecord
 from gateway.store import JobStore, Lease
 from gateway.targets import Keeper, Target
 from services.kit.discovery import Member, Registry, Role, Run, incarnation_of
-from services.kit.errors import Conflict, EmbermeshError, NotFound, Unavailable
+from services.kit.errors import Conflict, EmbermeshError, NoRoom, NotFound, Unavailable
 from services.kit.telemetry import timed
 
 log = logging.getLogger(__name__)
@@ -99,6 +99,7 @@ class Reconciler:
         self._tools, self._owner = tools, owner
         self._tick, self._lease_seconds = tick, lease_seconds
         self._lease: Lease | None = None
+        self._waits: dict[str, str] = {}  # job -> what there is no room for
         self._watch = LeaseWatch()
         self._autoscaler = Autoscaler(tools.metrics.autoscale)
         self._trouble: dict[str, str] = {}  # job -> why its last look failed
@@ -141,6 +142,7 @@ class Reconciler:
         with timed(self._tools.metrics.reconcile_seconds):
             records = self._tools.store.active()
             jobs = {r.id for r in records}
+            self._waits = {job: text for job, text in self._waits.items() if job in jobs}
             self._watch.keep_only(jobs)
             self._autoscaler.keep_only(jobs)
             self._trouble = {job: text for job, text in self._trouble.items() if job in jobs}
@@ -170,7 +172,10 @@ class Reconciler:
         try:
             changed = self._look(record)
             self._trouble.pop(record.id, None)
+            self._waits.pop(record.id, None)
             return changed
+        except NoRoom as error:
+            self._waits[record.id] = str(error)
         except Unavailable as error:
             if self._redis_is_away():
                 raise
@@ -250,6 +255,7 @@ class Reconciler:
             newest=tools.registry.latest_checkpoint(job),
             call=tools.checkpoints.call_of(job, generation),
             trouble=self._trouble.get(job, ""),
+            waits=self._waits.get(job, ""),
         )
 
     def _act(self, record: JobRecord, seen: Seen, action: Action, lease: Lease) -> None:

@@ -49,6 +49,7 @@ class Seen:
     newest: Checkpoint | None = None
     call: Call | None = None  # the last checkpoint that this gateway asked for
     trouble: str = ""  # why the last actions failed
+    waits: str = ""  # what the target has no room for at present, in words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +90,29 @@ def step(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
     if failures:
         return _failed(record, seen, now, failures[0], spec)
     if record.state == JobState.STARTING:
-        return _starting(record, seen, now, limits, spec)
-    return _running(record, seen, now, limits, spec)
+        return _waiting(_starting(record, seen, now, limits, spec), seen, now, limits)
+    return _waiting(_running(record, seen, now, limits, spec), seen, now, limits)
+
+
+def _waiting(step: Step, seen: Seen, now: float, limits: Limits) -> Step:
+    """A job that the target has no room for says so, once for each reason, and the time in which it
+    waits doesn't count against it.
+    """
+    record = step.record
+    starting = record.state == JobState.STARTING
+    if not (starting or record.state == JobState.RUNNING) or not (seen.waits or record.error):
+        return step
+    if not seen.waits:
+        return step if starting else Step(dataclasses.replace(record, error=""), step.actions)
+    # Not at every look: each change of a record is a write.
+    if starting and now - record.since > limits.start / 2:
+        record = dataclasses.replace(record, since=now)
+    elif not starting and now - record.replaced_at > limits.start / 2:
+        record = dataclasses.replace(record, replaced_at=now)
+    if record.error == seen.waits:
+        return Step(record, step.actions)
+    told = dataclasses.replace(record, error=seen.waits, updated=now)
+    return Step(told, (Emit("waiting", seen.waits), *step.actions))
 
 
 def _present(record: JobRecord, seen: Seen) -> Seen:

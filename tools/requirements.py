@@ -1,4 +1,5 @@
-"""Prints what pyproject.toml requires, one a line: of the build, the package and all extras.
+"""Prints what pyproject.toml requires, one a line: of the build, the package and all extras; or of
+the package and the extras named as arguments.
 
 Runs on the bare standard library of every supported Python (3.10 has no tomllib, pip brings one).
 """
@@ -25,5 +26,23 @@ def requirements() -> list[str]:
     return found
 
 
+def requirements_of(extras: list[str]) -> list[str]:
+    """What the package needs at run time with these extras, and those they name. KeyError for an
+    extra that doesn't exist.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found, waiting, seen = list(project["dependencies"]), list(extras), set(extras)
+    while waiting:
+        for line in project["optional-dependencies"][waiting.pop()]:
+            if line.startswith("embermesh["):
+                named = set(line[len("embermesh[") : -1].split(",")) - seen
+                waiting += sorted(named)
+                seen |= named
+            else:
+                found.append(line)
+    return sorted(set(found))
+
+
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(requirements()) + "\n")
+    wanted = requirements_of(sys.argv[1:]) if sys.argv[1:] else requirements()
+    sys.stdout.write("\n".join(wanted) + "\n")

@@ -98,6 +98,10 @@ class Unavailable(EmbermeshError):
     http_status = 503
 
 
+class NoRoom(Unavailable):
+    """What is there is in use; it can be done as soon as others are through, or more is added."""
+
+
 class DeadlineExceeded(EmbermeshError):
     """A wait came to its end; the message says what was waited for and how long."""
 

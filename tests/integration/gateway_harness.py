@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import httpx
@@ -181,14 +181,16 @@ class Harness:
     def view(self, job: str) -> JobView:
         return JobView.model_validate(self.http.get(f"/v1/jobs/{job}").raise_for_status().json())
 
-    def wait(self, job: str, state: str, generation: int | None = None) -> JobView:
+    def wait(
+        self, job: str, state: str, generation: int | None = None, timeout: float = 10.0
+    ) -> JobView:
         """The job once it is in that state (of that generation)."""
 
         def there() -> bool:
             view = self.view(job)
             return view.state == state and generation in (None, view.generation)
 
-        wait_for(there, lambda: f"{job} is not {state}: {self.view(job)}")
+        wait_for(there, lambda: f"{job} is not {state}: {self.view(job)}", timeout)
         return self.view(job)
 
     def finish(self, job: str, generation: int, trainers: int = 2) -> None:
@@ -250,7 +252,7 @@ def member_target(settings: GatewayConfig) -> LocalTarget:
 def running_gateway(
     redis_url: str, folder: Path, access: AccessConfig = OPEN, **settings: Any
 ) -> Iterator[Harness]:
-    """A gateway with fake processes; ends with the block."""
+    """A gateway with fake processes unless `target` says otherwise; ends with the block."""
     registry = Registry(storing.connect(redis_url))
     root = f"file://{folder}/checkpoints"
     checkpoints = FakeCheckpoints(registry, root)
@@ -271,7 +273,7 @@ def running_gateway(
         }
     )
     gateway, reconciler = assemble(chosen, prometheus_client.CollectorRegistry(), access)
-    assert isinstance(gateway.target, FakeTarget)
+    target = cast(FakeTarget, gateway.target)  # a test that names another one has no table of it
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(gateway), log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, args=([listener],))
@@ -281,7 +283,7 @@ def running_gateway(
     spec = {**SPEC, "checkpoint": {"to": root}}
     try:
         with httpx.Client(base_url=url, timeout=20, trust_env=False) as http:
-            yield Harness(http, gateway, reconciler, gateway.target, checkpoints, spec)
+            yield Harness(http, gateway, reconciler, target, checkpoints, spec)
     finally:
         gateway.closing.set()
         server.should_exit = True
