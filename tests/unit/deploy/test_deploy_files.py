@@ -1,5 +1,5 @@
-"""Containers against the code: settings, ports, modules, paths named in both. The chart has tests of
-its own in tests/unit/helm.
+"""Containers against the code: settings, ports, modules, paths named in both. The chart's tests
+are in tests/unit/helm.
 """
 
 from __future__ import annotations

@@ -37,6 +37,8 @@ if sys.version_info >= (3, 11):
 else:
     from pip._vendor import tomli as tomllib
 
+KINDS = (GatewayConfig, AccessConfig, KubernetesConfig, CheckpointServiceConfig, TlsConfig)
+KNOWN = (*(kind.PREFIX for kind in KINDS), "AWS_")
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 
 
@@ -72,9 +74,7 @@ def test_services_understand_their_variables(values: str, render: Render) -> Non
     service = find(manifests, "Service", "-checkpoint")
     assert gateway.checkpoint_address == f"{service['metadata']['name']}:{checkpoint.port}"
     for names in (seen, environment(manifests, "checkpoint")):
-        known = ("EMBERMESH_GATEWAY_", "EMBERMESH_ACCESS_", "EMBERMESH_KUBERNETES_")
-        known += ("EMBERMESH_CHECKPOINT_", "EMBERMESH_TLS_", "AWS_")
-        assert all(name.startswith(known) for name in names)
+        assert all(name.startswith(KNOWN) for name in names)
 
 
 def test_all_values_arrive(render: Render) -> None:
@@ -126,9 +126,7 @@ def test_secrets_are_in_secrets_only(values: str, render: Render) -> None:
         assert secret not in open_text
     given = json.dumps(MATRIX[values])
     kept = json.dumps([m for m in manifests if m["kind"] == "Secret"])
-    assert {s for s in SECRETS.values() if s in given} == {
-        s for s in SECRETS.values() if s in kept
-    }
+    assert {s for s in SECRETS.values() if s in given} == {s for s in SECRETS.values() if s in kept}
 
 
 def test_the_role_is_the_targets_list(render: Render) -> None:
@@ -154,7 +152,9 @@ def test_ports_are_those_of_the_code(render: Render) -> None:
 
 
 def test_probes_ask_paths_that_are_answered(render: Render) -> None:
-    answered = {str(getattr(r, "path", "")) for r in (*operations.router.routes, *jobs.router.routes)}
+    answered = {
+        str(getattr(r, "path", "")) for r in (*operations.router.routes, *jobs.router.routes)
+    }
     for pod in pods(render({})).values():
         for container in pod["spec"]["containers"]:
             for probe in ("readinessProbe", "livenessProbe"):
@@ -188,7 +188,9 @@ def test_bundled_parts_are_the_ones_of_compose(render: Render) -> None:
     for part in ("redis", "kafka"):
         assert VALUES[part]["image"] == services[part]["image"]
     found = environment(render(EVERYTHING), "kafka")
-    same = {n for n in services["kafka"]["environment"] if n.endswith(("_FACTOR", "_ISR", "_ROLES"))}
+    same = {
+        n for n in services["kafka"]["environment"] if n.endswith(("_FACTOR", "_ISR", "_ROLES"))
+    }
     assert len(same) >= 3
     for name in same:
         assert found[name] == str(services["kafka"]["environment"][name])

@@ -97,8 +97,7 @@ def manifests(render: Render) -> list[Manifest]:
 
 def places(manifests: list[Manifest]) -> dict[str, tuple[Labels, Labels]]:
     inside = {
-        part: ({"name": "prod"}, pod["metadata"]["labels"])
-        for part, pod in pods(manifests).items()
+        part: ({"name": "prod"}, pod["metadata"]["labels"]) for part, pod in pods(manifests).items()
     }
     jobs = {
         part: ({"name": "prod"}, names.of_role(RELEASE, "clicks-1", 3, role))
