@@ -12,7 +12,7 @@ targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(gateway ps trainer checkpoint)
 
 # Compose brings BuildKit along, also where docker has no buildx. `sparse-ps` is the service whose image is `ps`.
-COMPOSE_BAKE=false docker compose build --quiet "${targets[@]/#ps/sparse-ps}" >&2
+docker compose build --quiet "${targets[@]/#ps/sparse-ps}" >&2
 for target in "${targets[@]}"; do
   bytes=$(docker image inspect --format '{{.Size}}' "embermesh-$target:$EMBERMESH_TAG")
   printf '%s %d\n' "embermesh-$target:$EMBERMESH_TAG" $((bytes / 1000000))

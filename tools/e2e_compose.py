@@ -29,11 +29,8 @@ from tools.stages import ROOT, Report, StageFailed, main, run, say, until
 PROJECT = "embermesh-e2e"
 ROWS, PARTITIONS, IDS = 240_000, 6, 500
 TOPIC = "clicks"
-STARTS, RECOVERS, FINISHES = (
-    240.0,
-    240.0,
-    600.0,
-)  # seconds, on a machine that has other things to do
+# Seconds, for a machine that has other things to do.
+STARTS, RECOVERS, FINISHES = 240.0, 240.0, 600.0
 PORTS = ("GATEWAY_PORT", "KAFKA_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT")
 JOB: dict[str, Any] = {
     "name": "compose",
@@ -59,6 +56,7 @@ class Stack:
         self.env = {**os.environ, "COMPOSE_PROJECT_NAME": PROJECT}
         self.env |= {name: str(_free_port()) for name in PORTS}
         self.env["TRAINERS"] = "4"  # two, one to scale by, one to spare
+        self.env["TAG"] = self.env["EMBERMESH_TAG"] = "e2e-compose"
 
     def compose(self, *words: str, seconds: float) -> str:
         """`docker compose` with these words; its output."""

@@ -110,7 +110,6 @@ def run(
             words,
             env=dict(env),
             cwd=ROOT,
-            input=feed,
             capture_output=True,
             text=True,
             timeout=seconds,

@@ -68,8 +68,20 @@ unpack_source() {
   # A machine without CAP_SYS_RESOURCE may not lower an OOM score: the negative ones become 0.
   sed -i -E 's/= -9[0-9]{2}$/= 0/' "$SOURCE/pkg/kubelet/qos/policy.go"
   sed -i -E 's/(defaultSandboxOOMAdj int = )-[0-9]+/\10/' "$SOURCE/pkg/kubelet/dockershim/docker_sandbox.go"
+  mend_map_iteration
   generate_openapi
   touch "$SOURCE/.patched"
+}
+
+# The JSON library's reflect2 1.0.1 calls a function of Go's runtime that takes one more pointer since Go 1.18: it would
+# write through whatever lies there, and the API server fails at random. As in reflect2 1.0.2, the iterator is ours.
+mend_map_iteration() {
+  local folder=$SOURCE/vendor/github.com/modern-go/reflect2
+  sed -i -e 's/^func mapiterinit(.*/func mapiterinit(rtype unsafe.Pointer, m unsafe.Pointer, it *hiter)/' \
+    -e 's#// rest fields are ignored#pointers [6]unsafe.Pointer; numbers [4]uintptr#' "$folder/unsafe_link.go"
+  sed -i -e '/) UnsafeIterate(/a it := \&hiter{}; mapiterinit(type2.rtype, *(*unsafe.Pointer)(obj), it)' \
+    -e 's/hiter: .*mapiterinit(.*/hiter: it,/' "$folder/unsafe_map.go"
+  grep -q 'it \*hiter' "$folder/unsafe_link.go" && grep -q 'hiter: it,' "$folder/unsafe_map.go" || die "reflect2 is not as expected"
 }
 
 go_() {

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gateway.config import GatewayConfig
-from gateway.kubernetes import rbac
+from gateway.kubernetes import names, rbac
 from gateway.targets import NOT_YET, Process, ProcessSpec
 from gateway.targets.kubernetes import KubernetesTarget, create
 from services.kit.discovery import Role
@@ -46,6 +46,14 @@ def by_place(target: KubernetesTarget, generation: int = 1) -> dict[tuple[Role, 
     """Processes without places that wait."""
     seen = target.observe(JOB, generation)
     return {(p.role, p.rank): p for p in seen if p.incarnation != NOT_YET}
+
+
+def grants(namespace: Namespace) -> dict[str, str | None]:
+    """Of each pod the incarnation it may run."""
+    return {
+        name: pod["metadata"].get("annotations", {}).get(names.GRANT)
+        for name, pod in namespace.pods().items()
+    }
 
 
 def run(
@@ -109,12 +117,16 @@ def test_a_pod_that_kubernetes_brings_back_waits_for_the_next_incarnation(
     assert gone == Process(Role.TRAINER, 1, False, None, "its pod was deleted")
     target.start(processes(), 1)  # the same wish as before begins nothing again
     kubelet.look()
-    assert "annotations" not in namespace.pods()["trainer-1"]["metadata"]
+    assert grants(namespace)["trainer-1"] is None
     assert by_place(target)[Role.TRAINER, 1] == gone
     run(target, kubelet, processes(incarnations=(0, 1)))
-    marks = {n: p["metadata"]["annotations"] for n, p in namespace.pods().items()}
-    assert marks.pop("trainer-1") == {"embermesh.io/incarnation": "1"}
-    assert all(mark == {"embermesh.io/incarnation": "0"} for mark in marks.values())
+    assert grants(namespace) == {
+        "sparse-ps-0": "0",
+        "sparse-ps-1": "0",
+        "dense-ps-0": "0",
+        "trainer-0": "0",
+        "trainer-1": "1",
+    }
 
 
 def test_how_a_process_ended_is_seen_and_its_pod_replaced(

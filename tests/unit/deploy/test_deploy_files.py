@@ -15,16 +15,19 @@ import yaml
 
 from gateway.config import GatewayConfig
 from gateway.routes import operations
-from gateway.targets import local
+from gateway.targets import standby
 from services.checkpoint.config import CheckpointServiceConfig
 from services.kit import config
+from services.standby.config import StandbyConfig
 from tests.data import ROOT
+from tools.requirements import requirements_of
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     from pip._vendor import tomli as tomllib
 
+AGENTS = {"sparse-ps": "ps", "dense-ps": "ps", "trainer": "trainer"}  # service -> image
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 
 
@@ -44,6 +47,11 @@ def default(kind: type[Any], field: str) -> Any:
     return next(f.default for f in dataclasses.fields(kind) if f.name == field)
 
 
+def seconds(duration: str) -> float:
+    assert duration.endswith("s")
+    return float(duration[:-1])
+
+
 def container_port(published: str) -> int:
     return int(published.rsplit(":", 1)[1])
 
@@ -54,14 +62,36 @@ def test_compose_services_read_their_settings() -> None:
     assert gateway.checkpoint_address == f"checkpoint:{checkpoint.port}"
     assert gateway.redis_url == checkpoint.redis_url == "redis://redis:6379/0"
     assert [container_port(p) for p in COMPOSE["gateway"]["ports"]] == [gateway.port]
-    assert gateway.target == local.__name__.rsplit(".", 1)[1]
-    # Others reach the jobs' processes by the name they listen on.
-    assert gateway.member_host == COMPOSE["gateway"]["hostname"] == "gateway"
+    assert gateway.target == standby.__name__.rsplit(".", 1)[1]
+    for service in AGENTS:
+        agent = settings_of(service, StandbyConfig)
+        assert agent.redis_url == gateway.redis_url
+        assert [str(role) for role in agent.parsed_roles()] == [service]
+        assert agent.stop_seconds < seconds(COMPOSE[service]["stop_grace_period"])
+
+
+def test_compose_roles_run_in_their_images() -> None:
+    for service, image in AGENTS.items():
+        assert COMPOSE[service]["image"].startswith(f"embermesh-{image}:")
+    version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
+    ours = [s["image"] for s in COMPOSE.values() if s["image"].startswith("embermesh-")]
+    assert len(ours) == 5
+    assert all(image.endswith(f":${{EMBERMESH_TAG:-{version}}}") for image in ours)
+
+
+def test_compose_gives_no_container_more_than_it_needs() -> None:
+    writable_root = {"kafka", "grafana"}  # why: see the file
+    for name, service in COMPOSE.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["restart"] == "unless-stopped", name
+        assert service["mem_limit"].startswith("${"), f"{name}: overridable"
+        assert service.get("read_only", False) == (name not in writable_root), name
 
 
 def test_compose_services_share_the_checkpoints() -> None:
-    mounts = [set(COMPOSE[s]["volumes"]) for s in ("gateway", "checkpoint")]
-    assert "checkpoints:/checkpoints" in mounts[0] & mounts[1]
+    for service in ("gateway", "checkpoint", *AGENTS):
+        assert "checkpoints:/checkpoints" in COMPOSE[service]["volumes"], service
     named = {v.split(":")[0] for s in COMPOSE.values() for v in s.get("volumes", [])}
     declared = set(load("docker-compose.yml")["volumes"])
     assert {v for v in named if not v.startswith((".", "$"))} == declared
@@ -98,17 +128,35 @@ def test_the_broker_is_the_one_that_is_tested() -> None:
 
 
 def test_entry_points_are_modules_of_ours() -> None:
-    modules = re.findall(r'^ENTRYPOINT \["python", "-m", "([\w.]+)"\]$', DOCKERFILE, re.MULTILINE)
-    assert sorted(modules) == ["gateway", "ps_service", "services.checkpoint", "trainer_service"]
+    modules = re.findall(r'^CMD \["([\w.]+)"\]$', DOCKERFILE, re.MULTILINE)
+    assert sorted(modules) == [
+        "gateway",
+        "services.checkpoint",
+        "services.standby",
+        "services.standby",
+    ]
     for module in modules:
         assert importlib.util.find_spec(f"{module}.__main__") is not None, module
 
 
 def test_images_install_extras_that_exist() -> None:
     project = tomllib.loads(read("pyproject.toml"))["project"]
-    extras = {e for group in re.findall(r"whl\)\[([\w,]+)\]", DOCKERFILE) for e in group.split(",")}
-    assert extras <= project["optional-dependencies"].keys()
-    assert {"gateway", "ps", "trainer"} <= extras
+    installed = {
+        image: requirements_of(extras.split())
+        for extras, image in re.findall(r"requirements.py ([\w ]+) > /packages/(\w+)\.txt", DOCKERFILE)
+    }
+    assert installed.keys() == {"gateway", "ps", "trainer", "checkpoint"}
+    for image, packages in installed.items():
+        assert set(project["dependencies"]) <= set(packages)
+        named = " ".join(packages)
+        assert ("tensorflow" in named) == ("keras" in named) == (image == "trainer"), image
+        assert ("fastapi" in named) == (image == "gateway"), image
+        assert not any(p.startswith("embermesh") for p in packages)
+
+
+def test_an_unknown_extra_is_refused() -> None:
+    with pytest.raises(KeyError, match="gatway"):
+        requirements_of(["gatway"])
 
 
 def test_images_expose_the_default_ports_and_run_as_nobody() -> None:
@@ -119,8 +167,12 @@ def test_images_expose_the_default_ports_and_run_as_nobody() -> None:
         default(GatewayConfig, "port"),
         default(CheckpointServiceConfig, "port"),
         default(CheckpointServiceConfig, "metrics_port"),
+        default(StandbyConfig, "metrics_port"),
     }
-    assert DOCKERFILE.count("ENTRYPOINT") == DOCKERFILE.count("USER 10001:10001") == 4
+    assert DOCKERFILE.count('ENTRYPOINT ["python", "-m"]') == 4
+    assert DOCKERFILE.count("USER 10001:10001") == DOCKERFILE.count("HEALTHCHECK") == 4
+    probed = {int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)/readyz", DOCKERFILE)}
+    assert probed == exposed - {default(CheckpointServiceConfig, "port")}
     assert "PYTHONSAFEPATH=1" in DOCKERFILE
 
 
@@ -143,6 +195,9 @@ def test_prometheus_scrapes_where_the_services_listen() -> None:
     (discovery,) = jobs["embermesh-members"]["http_sd_configs"]
     assert discovery["url"] == f"http://gateway:{gateway.port}/v1/services/prometheus"
     assert "/v1/services/prometheus" in gateway_paths()
+    (agents,) = jobs["embermesh-agents"]["dns_sd_configs"]
+    assert set(agents["names"]) == AGENTS.keys()
+    assert agents["port"] == settings_of("trainer", StandbyConfig).metrics_port
 
 
 @pytest.mark.parametrize(

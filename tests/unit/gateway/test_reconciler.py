@@ -11,6 +11,7 @@ from gateway.actions import PublishRun, RetireRun, Start, Stop, TakeCheckpoint
 from gateway.checkpoints import Call
 from gateway.reconciler import FINAL, SCALE, Seen, Step, step
 from gateway.record import JobRecord
+from gateway.targets import Process
 from services.api.views import JobState
 from services.kit.discovery import Phase, Role, Run
 from tests.fixtures.gateway_looks import (
@@ -74,6 +75,15 @@ def test_a_start_that_takes_too_long_names_who_is_missing_and_why() -> None:
     result = step(job(JobState.STARTING), late, 1101.0, LIMITS)
     assert (result.record.state, result.record.becomes) == (JobState.STOPPING, JobState.PENDING)
     assert result.record.error == "not ready within 100 s: trainer 1: Unavailable: no memory"
+
+
+def test_a_start_that_takes_too_long_says_what_a_process_waits_for() -> None:
+    stuck = Process(Role.TRAINER, 1, True, waits_for="Unschedulable: 0/3 nodes are available")
+    late = seen(members=members()[:-1], processes=(stuck,))
+    result = step(job(JobState.STARTING), late, 1101.0, LIMITS)
+    assert result.record.error == (
+        "not ready within 100 s: trainer 1: trainer 1 waits: Unschedulable: 0/3 nodes are available"
+    )
 
 
 # ---- failures
