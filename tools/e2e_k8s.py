@@ -18,9 +18,9 @@ from gateway.kubernetes import names
 from services.api.views import JobState, JobView
 from services.kit.discovery import Role
 from services.kit.errors import Unavailable
+from tools.cluster import Cluster
 from tools.e2e_compose import Stack, build, engine, third_party
 from tools.stages import ROOT, Report, StageFailed, main, say, until
-from tools.test_cluster import TestCluster
 
 CHART = ROOT / "helm" / "embermesh"
 RELEASE, NAMESPACE = "ember", "embermesh-e2e"
@@ -42,7 +42,7 @@ JOB: dict[str, Any] = {
 class Release:
     """The chart, installed in the cluster; `tag` is our images'."""
 
-    def __init__(self, cluster: TestCluster, tag: str, redis: str, kafka: str) -> None:
+    def __init__(self, cluster: Cluster, tag: str, redis: str, kafka: str) -> None:
         # Helm's library reads the environment when it is loaded.
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = "*"
         import helm_python
@@ -91,7 +91,7 @@ class Release:
 class Watch:
     """The job as the gateway shows it, and its pods as Kubernetes does."""
 
-    def __init__(self, cluster: TestCluster, client: Client, job: str) -> None:
+    def __init__(self, cluster: Cluster, client: Client, job: str) -> None:
         self._cluster, self._client, self.job = cluster, client, job
 
     def view(self) -> JobView:
@@ -152,7 +152,7 @@ class Watch:
         return after
 
 
-def gateway(cluster: TestCluster, release: Release) -> Client:
+def gateway(cluster: Cluster, release: Release) -> Client:
     """A client of the gateway's service, once it answers."""
     client = Client(cluster.service_url(f"{RELEASE}-embermesh-gateway"), token=release.token)
 
@@ -179,7 +179,7 @@ def lives_through_an_upgrade(watch: Watch, release: Release, client: Client) -> 
     client.checkpoint(watch.job)
 
 
-def body(report: Report, stack: Stack, start: Callable[[], TestCluster]) -> None:
+def body(report: Report, stack: Stack, start: Callable[[], Cluster]) -> None:
     """All stages, in order."""
     facts = report.facts
     with report.stage("engine"):
@@ -232,10 +232,10 @@ def body(report: Report, stack: Stack, start: Callable[[], TestCluster]) -> None
 
 def _run() -> int:
     stack = Stack()
-    clusters: list[TestCluster] = []
+    clusters: list[Cluster] = []
 
-    def start() -> TestCluster:
-        clusters.append(TestCluster(FOLDER, NAMESPACE, stack.env))
+    def start() -> Cluster:
+        clusters.append(Cluster(FOLDER, NAMESPACE, stack.env))
         clusters[0].down()  # what a run that was killed has left
         return clusters[0]
 

@@ -26,10 +26,8 @@ _OF_KUBERNETES = {"default", "kube-root-ca.crt"}
 _HISTORY = {"Event", "PodMetrics"}
 
 
-class TestCluster:
+class Cluster:
     """One cluster below `folder`; `env` leads docker to the engine its node uses."""
-
-    __test__ = False  # for pytest: this is none
 
     def __init__(self, folder: Path, namespace: str, env: dict[str, str]) -> None:
         self.folder, self.namespace, self.env = folder, namespace, env
