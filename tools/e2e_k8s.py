@@ -27,6 +27,7 @@ RELEASE, NAMESPACE = "ember", "embermesh-e2e"
 FOLDER = ROOT / "build" / "e2e-k8s"
 # Seconds, for a machine that has other things to do.
 INSTALLS, STARTS, RECOVERS, GOES_ON = 600, 420.0, 420.0, 120.0
+START = "EMBERMESH_GATEWAY_START_SECONDS"
 JOB: dict[str, Any] = {
     "name": "clicks",
     "model": {"name": "deepfm", "hidden": [32, 16]},
@@ -54,6 +55,7 @@ class Release:
         _, self.token = identity.new_token()
         self.values: dict[str, Any] = {
             "image": {"tag": tag, "pullPolicy": "Never"},
+            "gateway": {"extraEnv": [{"name": START, "value": str(int(STARTS))}]},
             "access": {"adminDigest": identity.digest(self.token)},
             "checkpointVolume": {"enabled": True, "size": "1Gi", "keep": False},
             "redis": {"image": redis, "size": "1Gi", "password": "only-for-this-run"},
@@ -72,9 +74,9 @@ class Release:
             timeout=INSTALLS,
         )
 
-    def upgrade(self, **values: Any) -> None:
-        """With these values changed; waits until everything is ready."""
-        self.values = {**self.values, **values}
+    def upgrade(self, **gateway: Any) -> None:
+        """With these values of the gateway changed; waits until everything is ready."""
+        self.values["gateway"] |= gateway
         self._helm.upgrade(
             str(CHART), RELEASE, self.values, namespace=NAMESPACE, wait="watcher", timeout=INSTALLS
         )
@@ -170,7 +172,7 @@ def gateway(cluster: Cluster, release: Release) -> Client:
 def lives_through_an_upgrade(watch: Watch, release: Release, client: Client) -> None:
     """New gateways take over; the job's pods are the same ones, and train on."""
     before, pods = watch.view(), watch.pods()
-    release.upgrade(gateway={"replicas": 3, "logLevel": "debug"})
+    release.upgrade(replicas=3, logLevel="debug")
     after = watch.trains_on()
     if (after.generation, after.restarts) != (before.generation, before.restarts):
         raise StageFailed("the upgrade restarted the job")
