@@ -26,7 +26,7 @@ $(KAFKA): deploy/kafka/pom.xml
 $(GRAFANA): deploy/grafana/check/package.json
 	@tools/setup.sh grafana
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e e2e-compose bench-train bench-engine bench-quality demo dashboards-png up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e e2e-compose e2e-k8s bench-train bench-engine bench-quality demo dashboards-png up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -68,6 +68,9 @@ e2e: setup ## whole jobs as real processes
 
 e2e-compose: $(BUILT) ## the platform in containers on a real Docker Engine: images, jobs, failures; the last line is JSON
 	@$(PY) -m tools.e2e_compose
+
+e2e-k8s: $(BUILT) ## the Helm chart on a real Kubernetes: install, jobs, failures, upgrade, uninstall; the last line is JSON
+	@$(PY) -m tools.e2e_k8s
 
 bench-train: $(BUILT) ## measure training beside TensorFlow, and the modes over a slow network
 	@$(PY) bench/train.py

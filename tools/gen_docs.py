@@ -1,4 +1,5 @@
-"""Writes what comes from the code: docs/jobspec.md, docs/metrics.md and the Grafana dashboards.
+"""Writes what comes from the code: docs/jobspec.md, docs/metrics.md and the Grafana dashboards; and
+what the Helm chart must carry in its own folder: the dashboards and the alert rules.
 
 `python -m tools.gen_docs` writes them; with `--check` it only says which are not current (exit 1).
 """
@@ -12,13 +13,17 @@ from gateway.kubernetes import rbac
 from tools import dashboards, doc_jobspec, doc_metrics, grafana
 
 ROOT = Path(__file__).resolve().parent.parent
+_RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 
 
 def documents(root: Path) -> dict[Path, str]:
     """Path -> text as it must be."""
-    folder = root / "deploy" / "grafana" / "dashboards"
+    boards = {f"{d.uid}.json": grafana.render(d) for d in dashboards.ALL}
+    chart = root / "helm" / "embermesh" / "files"
     return {
-        **{folder / f"{d.uid}.json": grafana.render(d) for d in dashboards.ALL},
+        **{root / "deploy" / "grafana" / "dashboards" / n: text for n, text in boards.items()},
+        **{chart / "dashboards" / n: text for n, text in boards.items()},
+        chart / "rules.yml": _RULES.read_text(),
         root / "docs" / "jobspec.md": doc_jobspec.render(),
         root / "helm" / "embermesh" / "files" / "rbac-rules.yaml": rbac.render(),
         root / "docs" / "metrics.md": doc_metrics.render(root),

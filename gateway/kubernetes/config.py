@@ -26,6 +26,7 @@ class KubernetesConfig:
     image_trainer: str = "embermesh-trainer:0.1.0"
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: str = ""  # names of Secrets
+    owner: str = ""  # ConfigMap; deleting it deletes everything of all jobs
     service_account: str = "default"  # of the jobs' pods; its token is not mounted
     secrets: str = ""  # names of Secrets whose keys become variables of every process
     redis_secret: str = ""  # Secret whose key redis-url is the URL; empty = the gateway's own URL

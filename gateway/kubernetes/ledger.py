@@ -45,6 +45,7 @@ class Ledger:
     grants: Mapping[Place, Grant] = dataclasses.field(default_factory=dict)
     uid: str = ""
     version: str = ""
+    owners: tuple[Mapping[str, Any], ...] = ()  # ownerReferences: what deletes it with itself
 
     def granted(self, generation: int) -> Mapping[Place, Grant]:
         """The grants of that generation; none once another one began."""
@@ -67,6 +68,7 @@ def parse(document: Mapping[str, Any]) -> Ledger:
             grants=grants,
             uid=meta["uid"],
             version=meta["resourceVersion"],
+            owners=tuple(meta.get("ownerReferences") or ()),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
@@ -82,6 +84,8 @@ def render(ledger: Ledger, instance: str) -> dict[str, Any]:
         "name": names.ledger_name(ledger.job),
         "labels": names.of_job(instance, ledger.job),
     }
+    if ledger.owners:
+        meta["ownerReferences"] = [dict(owner) for owner in ledger.owners]
     if ledger.version:
         meta |= {"resourceVersion": ledger.version, "uid": ledger.uid}
     return {
@@ -94,3 +98,11 @@ def render(ledger: Ledger, instance: str) -> dict[str, Any]:
             "grants": json.dumps(grants, separators=(",", ":")),
         },
     }
+
+
+def owned_by(config_map: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """`owners` of a ledger that shall go when that ConfigMap goes."""
+    meta = config_map["metadata"]
+    return (
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": meta["name"], "uid": meta["uid"]},
+    )

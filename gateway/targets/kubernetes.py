@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from gateway.config import GatewayConfig
 from gateway.kubernetes import ledger as ledgers
@@ -39,7 +40,7 @@ from gateway.kubernetes.pods import Pod
 from gateway.targets import Process, ProcessSpec
 from services.kit import config
 from services.kit.discovery import Role
-from services.kit.errors import Conflict, InvalidInput, NotFound
+from services.kit.errors import Conflict, InvalidInput, NotFound, Unavailable
 
 _CLAIM_TRIES = 5  # each one lost to another gateway's write
 # In the order of their making; the StatefulSet last, for it needs the others.
@@ -154,13 +155,24 @@ class KubernetesTarget:
         try:
             ledger = self._ledger(job)
         except NotFound:
-            document = ledgers.render(Ledger(job, fence), self._settings.instance)
+            new = Ledger(job, fence, owners=self._owners())
+            document = ledgers.render(new, self._settings.instance)
             return ledgers.parse(self._api.create(CONFIG_MAPS, document))
         if ledger.fence > fence:
             raise _superseded(ledger, fence)
         if ledger.fence == fence:
             return ledger
         return self._write(dataclasses.replace(ledger, fence=fence))
+
+    def _owners(self) -> tuple[Mapping[str, Any], ...]:
+        """Without its owner no job begins: a platform that is being removed must stay removed."""
+        if not self._settings.owner:
+            return ()
+        try:
+            return ledgers.owned_by(self._api.get(CONFIG_MAPS, self._settings.owner))
+        except NotFound as error:
+            name = f"{self._settings.PREFIX}OWNER"
+            raise Unavailable(f"{name}={self._settings.owner!r}: {error}") from error
 
     def _store(self, ledger: Ledger) -> Ledger:
         """Raises Conflict that says so when a newer leader wrote meanwhile."""

@@ -1,15 +1,15 @@
-"""Containers and chart against the code: settings, ports, modules, paths named in both."""
+"""Containers against the code: settings, ports, modules, paths named in both. The chart's tests
+are in tests/unit/helm.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import re
 import sys
 from typing import Any, cast
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
@@ -27,9 +27,7 @@ if sys.version_info >= (3, 11):
 else:
     from pip._vendor import tomli as tomllib
 
-CONFIGS = (GatewayConfig, CheckpointServiceConfig)
 AGENTS = {"sparse-ps": "ps", "dense-ps": "ps", "trainer": "trainer"}  # service -> image
-CHART = ROOT / "helm" / "embermesh"
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 
 
@@ -38,7 +36,6 @@ def load(*parts: str) -> dict[str, Any]:
 
 
 COMPOSE = load("docker-compose.yml")["services"]
-VALUES = load("helm", "embermesh", "values.yaml")
 
 
 def settings_of(service: str, kind: type[Any]) -> Any:
@@ -203,62 +200,6 @@ def test_prometheus_scrapes_where_the_services_listen() -> None:
     assert agents["port"] == settings_of("trainer", StandbyConfig).metrics_port
 
 
-def test_chart_and_package_have_one_version() -> None:
-    chart, project = load("helm", "embermesh", "Chart.yaml"), tomllib.loads(read("pyproject.toml"))
-    assert chart["appVersion"] == project["project"]["version"]
-
-
-def test_values_satisfy_their_schema() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    jsonschema.Draft7Validator.check_schema(schema)
-    validator = jsonschema.Draft7Validator(schema)
-    assert list(validator.iter_errors(VALUES)) == []
-    for path, wrong in (
-        (("gateway", "port"), 0),
-        (("gateway", "prot"), 8080),
-        (("gateway", "target"), "kubernetes"),
-        (("redis", "enabled"), False),  # without a url
-    ):
-        changed = json.loads(json.dumps(VALUES))
-        changed[path[0]][path[1]] = wrong
-        assert not validator.is_valid(changed), path
-
-
-def test_chart_ports_are_the_defaults() -> None:
-    assert VALUES["gateway"]["port"] == default(GatewayConfig, "port")
-    assert VALUES["checkpoint"]["port"] == default(CheckpointServiceConfig, "port")
-    assert VALUES["checkpoint"]["metricsPort"] == default(CheckpointServiceConfig, "metrics_port")
-
-
-def test_templates_read_values_that_exist() -> None:
-    for file, text in templates().items():
-        for reference in re.findall(r"\.Values((?:\.\w+)+)", text):
-            value: Any = VALUES
-            for name in reference.strip(".").split("."):
-                assert name in value, f"{file}: .Values{reference}"
-                value = value[name]
-
-
-def test_templates_set_settings_that_exist() -> None:
-    known = {k.PREFIX + f.name.upper() for k in CONFIGS for f in dataclasses.fields(k)}
-    used = {n for text in templates().values() for n in re.findall(r"EMBERMESH_[A-Z_]+", text)}
-    used -= {"EMBERMESH_URL"}  # in the notes, for the user's shell
-    assert used
-    assert used <= known
-
-
-def test_templates_include_helpers_that_exist() -> None:
-    text = "\n".join(templates().values())
-    defined = set(re.findall(r'define "([\w.]+)"', text))
-    assert set(re.findall(r'include "([\w.]+)"', text)) == defined
-
-
-def test_probes_ask_paths_that_are_answered() -> None:
-    asked = set(re.findall(r"httpGet: \{path: (\S+),", "\n".join(templates().values())))
-    assert asked == {"/healthz", "/readyz"}
-    assert asked <= gateway_paths()
-
-
 @pytest.mark.parametrize(
     "file", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "deploy" / "grafana").rglob("*.yml"))
 )
@@ -274,10 +215,6 @@ def test_grafana_finds_its_data_source_and_dashboards(file: str) -> None:
 
 def read(file: str) -> str:
     return (ROOT / file).read_text()
-
-
-def templates() -> dict[str, str]:
-    return {p.name: p.read_text() for p in sorted((CHART / "templates").iterdir())}
 
 
 def gateway_paths() -> set[str]:
