@@ -25,7 +25,7 @@ class EmbeddedShard:
         """Raises InvalidInput for a bad spec or a rank there is not."""
         assignment = Assignment.of_sparse(run, rank)
         servicer = SparseServicer(assignment, Storage(), SparseMetrics(registry))
-        self.servicer: ps_pb2_grpc.SparsePsServicer = servicer
+        self.servicer = servicer
         self.threads = assignment.threads  # that its gRPC server needs
         self.status: Callable[[], dict[str, Any]] = servicer.status  # for its lease
         self.close: Callable[[], None] = servicer.close  # ends waits, so that the server can drain

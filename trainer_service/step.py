@@ -175,7 +175,11 @@ class TrainStep:
 
     def _call(self, train: Callable[..., Any], samples: int, parameters: Floats) -> Any:
         return train(
-            self._dense_tensor, self._rows_tensor, self._labels_tensor, np.int32(samples), parameters
+            self._dense_tensor,
+            self._rows_tensor,
+            self._labels_tensor,
+            np.int32(samples),
+            parameters,
         )
 
     def _chosen(self, xla: Literal["auto", "on", "off"]) -> bool:
