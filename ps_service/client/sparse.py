@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
-from ps_service.client.local import LocalStub
+from ps_service.client.local import LocalShard
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPart, KeyPlan, ShardSlice
-from ps_service.own_shard import OwnShard, RowPush, RowRead
+from ps_service.own import OwnShard, RowPush, RowRead
 from ps_service.ranges import BatchRange
 from ps_service.tables import TableSpec
 from services.api.manifest import PositionEntry
@@ -81,7 +81,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         """
         self._clock = clock
         self._coding = codec.value_coding(values)
-        self._own = None if own is None else LocalStub(own)
+        self._own = None if own is None else LocalShard(own)
         # Which shard takes arrays as they are. Its rows and gradients are rounded as those of
         # others are: where they travel with fewer bits, by messages.
         exact = self._coding == ps_pb2.VALUE_CODING_FP32

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
-from ps_service.own_shard import RowRead
+from ps_service.own import RowRead
 from ps_service.ranges import BatchRange
 from ps_service.server.gradient import Gradient, usage_of
 from services.kit.errors import InvalidInput

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import _native, codec
-from ps_service.own_shard import RowPush, RowRead, Rows, RowsPushed
+from ps_service.own import RowPush, RowRead, Rows, RowsPushed
 from ps_service.ranges import position_to_proto
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment

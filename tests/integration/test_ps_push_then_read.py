@@ -62,7 +62,7 @@ def test_a_bad_read_is_refused_before_the_push_is_applied() -> None:
             caller=client.caller(1),
             counts=part.counts,
             keys=part.packed_keys[0],
-            key_coding=part.key_coding,
+            key_coding=part.packed_keys[1],
             grads=keys.scatter(batch.grads).tobytes(),
             then=[ps_pb2.SparsePullRequest(caller=client.caller(2), counts=[1, 0])],
         )

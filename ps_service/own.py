@@ -1,4 +1,4 @@
-"""What a trainer hands to the shard in its own process: messages of the wire with their arrays
+"""What a trainer hands to the servers in its own process: messages of the wire with their arrays
 beside them, so that nothing is packed, copied and unpacked again between the two.
 
 Arrays are as a plan of this process made them, and are not checked as those of the wire are.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,30 @@ class RowsPushed:
     then: Sequence[Rows]
 
 
+@dataclasses.dataclass(frozen=True)
+class BlockPush:
+    """A dense push whose gradient is beside the message."""
+
+    request: ps_pb2.DensePushRequest
+    grads: NDArray[np.float32]
+
+
+WithArrays: TypeAlias = RowRead | RowPush | BlockPush
+
+
+class Stepped(Protocol):
+    """What a dense push led to, as DenseValuesReply has it."""
+
+    @property
+    def values(self) -> bytes: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def pause(self) -> bool: ...
+
+
 class OwnShard(Protocol):
-    """The verbs of a servicer that a trainer calls, and those that take arrays as they are."""
+    """The verbs of a sparse shard that a trainer calls, and those that take arrays as they are."""
 
     @property
     def pushes_wait(self) -> bool:
@@ -72,3 +94,22 @@ class OwnShard(Protocol):
     def Push(self, request: Any, context: Any) -> Any: ...
     def Leave(self, request: Any, context: Any) -> Any: ...
     def Removed(self, request: Any, context: Any) -> Any: ...
+
+
+class OwnBlock(Protocol):
+    """The verbs of a dense block that a trainer calls, and the one that takes arrays."""
+
+    @property
+    def pushes_wait(self) -> bool:
+        """Whether a push waits for those of other trainers."""
+
+    def push_floats(self, push: BlockPush) -> Stepped:
+        """Push."""
+
+    def Configure(self, request: Any, context: Any) -> Any: ...
+    def Claim(self, request: Any, context: Any) -> Any: ...
+    def Pull(self, request: Any, context: Any) -> Any: ...
+    def Push(self, request: Any, context: Any) -> Any: ...
+    def Merge(self, request: Any, context: Any) -> Any: ...
+    def Leave(self, request: Any, context: Any) -> Any: ...
+    def Stats(self, request: Any, context: Any) -> Any: ...
