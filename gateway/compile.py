@@ -53,12 +53,13 @@ def make_run(record: JobRecord, spec: JobSpec) -> Run:
 
 def expected(spec: JobSpec) -> list[tuple[Role, int]]:
     """(role, rank) of every process of a generation, servers first."""
-    counts = {
-        Role.SPARSE_PS: 0 if spec.resources.embedded else spec.resources.sparse_ps,
-        Role.DENSE_PS: spec.resources.dense_ps,
-        Role.TRAINER: spec.resources.trainers,
+    resources = spec.resources
+    ranks = {
+        Role.SPARSE_PS: range(0 if resources.embedded else resources.sparse_ps),
+        Role.DENSE_PS: range(resources.embedded_blocks, resources.dense_ps),
+        Role.TRAINER: range(resources.trainers),
     }
-    return [(role, rank) for role, count in counts.items() for rank in range(count)]
+    return [(role, rank) for role in ranks for rank in ranks[role]]
 
 
 def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec]:

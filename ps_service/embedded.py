@@ -1,21 +1,34 @@
-"""The sparse shard in a trainer's process: the server of `python -m ps_service sparse`, made and
+"""Parameter servers in a trainer's process: those of `python -m ps_service sparse|dense`, made and
 served by the trainer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import prometheus_client
 
 from ps_service.server.assignment import Assignment
-from ps_service.server.metrics import SparseMetrics
+from ps_service.server.dense import DenseServicer
+from ps_service.server.metrics import DenseMetrics, SparseMetrics
 from ps_service.server.sparse import SparseServicer
-from services.kit.discovery import Run
+from services.kit.discovery import Role, Run
 from services.kit.storage import Storage
 from services.wire import ps_pb2_grpc
+
+
+class Embedded(Protocol):
+    """A server as the trainer around it sees it."""
+
+    role: Role
+    threads: int  # that its gRPC server needs
+    status: Callable[[], dict[str, Any]]  # for its lease
+    close: Callable[[], None]  # ends waits, so that the gRPC server can drain
+
+    def register(self, server: grpc.Server) -> None:
+        """Lets `server` answer its verbs."""
 
 
 class EmbeddedShard:
@@ -24,12 +37,27 @@ class EmbeddedShard:
     def __init__(self, run: Run, rank: int, registry: prometheus_client.CollectorRegistry) -> None:
         """Raises InvalidInput for a bad spec or a rank there is not."""
         assignment = Assignment.of_sparse(run, rank)
-        servicer = SparseServicer(assignment, Storage(), SparseMetrics(registry))
-        self.servicer: ps_pb2_grpc.SparsePsServicer = servicer
-        self.threads = assignment.threads  # that its gRPC server needs
-        self.status: Callable[[], dict[str, Any]] = servicer.status  # for its lease
-        self.close: Callable[[], None] = servicer.close  # ends waits, so that the server can drain
+        self.role, self.threads = Role.SPARSE_PS, assignment.threads
+        self.servicer = SparseServicer(assignment, Storage(), SparseMetrics(registry))
+        self.status: Callable[[], dict[str, Any]] = self.servicer.status
+        self.close: Callable[[], None] = self.servicer.close
 
     def register(self, server: grpc.Server) -> None:
-        """Lets `server` answer the shard's verbs."""
+        """See Embedded."""
         ps_pb2_grpc.add_SparsePsServicer_to_server(self.servicer, server)
+
+
+class EmbeddedBlock:
+    """Block `rank` of the run. `DenseClient(own=block.servicer)` calls it without a socket."""
+
+    def __init__(self, run: Run, rank: int, registry: prometheus_client.CollectorRegistry) -> None:
+        """Raises InvalidInput for a bad spec or a rank there is not."""
+        assignment = Assignment.of_dense(run, rank)
+        self.role, self.threads = Role.DENSE_PS, assignment.threads
+        self.servicer = DenseServicer(assignment, Storage(), DenseMetrics(registry))
+        self.status: Callable[[], dict[str, Any]] = self.servicer.status
+        self.close: Callable[[], None] = self.servicer.close
+
+    def register(self, server: grpc.Server) -> None:
+        """See Embedded."""
+        ps_pb2_grpc.add_DensePsServicer_to_server(self.servicer, server)

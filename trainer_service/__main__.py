@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from ps_service.client.dense import DenseClient, DenseSide
 from ps_service.client.kstep import KStepClient
 from ps_service.client.plan import KeyPlanner
 from ps_service.client.sparse import SparseClient
-from ps_service.embedded import EmbeddedShard
+from ps_service.embedded import Embedded, EmbeddedBlock, EmbeddedShard
 from ps_service.sharding import ShardMap
 from ps_service.tables import dense_optimizer
 from services.api import manifest as manifests
@@ -65,6 +65,20 @@ class _Job:
     step: TrainStep
 
 
+@dataclass(frozen=True)
+class _Own:
+    """Parameter servers in this process."""
+
+    shard: EmbeddedShard | None
+    block: EmbeddedBlock | None
+
+    @property
+    def servers(self) -> list[Embedded]:
+        """Those that are there."""
+        both: list[Embedded | None] = [self.shard, self.block]
+        return [server for server in both if server is not None]
+
+
 def train(process: MemberProcess, stop: threading.Event) -> None:
     """The life of a trainer: configure, take steps, evaluate (rank 0), then answer Pause until
     `stop`.
@@ -73,13 +87,11 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
     try:
         with _winding_down(stop, gate, cut), ExitStack() as stack:
             job = _prepare(process.run)
-            shard = None
-            if job.spec.resources.embedded:
-                shard = EmbeddedShard(process.run, process.settings.rank, process.metrics)
-            stack.callback(_serve(process, gate, shard).drain, DRAIN_SECONDS)
-            if shard is not None:
-                stack.callback(shard.close)  # before the server drains
-            sparse, dense = _connect(process, job, shard, stop, cut)
+            own = _embedded(process, job.spec)
+            stack.callback(_serve(process, gate, own.servers).drain, DRAIN_SECONDS)
+            for server in own.servers:
+                stack.callback(server.close)  # before the gRPC server drains
+            sparse, dense = _connect(process, job, own, stop, cut)
             servers = stack.enter_context(closing(Servers(sparse, dense)))
             metrics = TrainerMetrics(process.metrics)
             metrics.xla.set(job.step.xla)
@@ -116,37 +128,47 @@ def _prepare(run: Run) -> _Job:
     return _Job(run, spec, restored, layout, layout.planner(ShardMap.from_run(run)), step)
 
 
-def _serve(process: MemberProcess, gate: PauseGate, shard: EmbeddedShard | None) -> rpc.Server:
-    """Answers the checkpoint service and, with a `shard`, all trainers."""
+def _embedded(process: MemberProcess, spec: JobSpec) -> _Own:
+    """The parameter servers that live in this trainer."""
+    rank, metrics = process.settings.rank, process.metrics
+    resources = spec.resources
+    return _Own(
+        EmbeddedShard(process.run, rank, metrics) if resources.embedded else None,
+        EmbeddedBlock(process.run, rank, metrics) if rank < resources.embedded_blocks else None,
+    )
+
+
+def _serve(process: MemberProcess, gate: PauseGate, own: Sequence[Embedded]) -> rpc.Server:
+    """Answers the checkpoint service and, with servers of its `own`, all trainers."""
     servicer = TrainerServicer(gate, process.settings.generation)
 
     def register(server: grpc.Server) -> None:
         trainer_pb2_grpc.add_TrainerServicer_to_server(servicer, server)
-        if shard is not None:
-            shard.register(server)
+        for embedded in own:
+            embedded.register(server)
 
     server = rpc.serve(
         register,
         host=process.settings.host,
         port=process.settings.port,
         registry=process.metrics,
-        threads=CONTROL_THREADS + (shard.threads if shard is not None else 0),
+        threads=CONTROL_THREADS + sum(embedded.threads for embedded in own),
         tls=process.tls,
     )
     process.update(address=server.address)
-    if shard is not None:
-        process.serve_also(Role.SPARSE_PS, shard.status)
+    for embedded in own:
+        process.serve_also(embedded.role, embedded.status)
     return server
 
 
 def _connect(
     process: MemberProcess,
     job: _Job,
-    shard: EmbeddedShard | None,
+    own: _Own,
     stop: threading.Event,
     cut: threading.Event,
 ) -> tuple[SparseClient, DenseClient | KStepClient]:
-    """Clients of all parameter servers, once these are up; `shard` is called without a socket."""
+    """Clients of all parameter servers, once these are up; `own` are called without a socket."""
 
     def addresses(role: Role, count: int) -> list[str]:
         wait = process.registry.wait_members
@@ -165,9 +187,10 @@ def _connect(
         "metrics": ClientMetrics(process.metrics),
         "tls": process.tls,
     }
-    own = shard.servicer if shard else None
-    sparse = SparseClient(sparse_at, values=training.wire.values, own=own, **caller)
-    dense = DenseClient(dense_at, **caller)
+    shard = own.shard.servicer if own.shard else None
+    block = own.block.servicer if own.block else None
+    sparse = SparseClient(sparse_at, values=training.wire.values, own=shard, **caller)
+    dense = DenseClient(dense_at, own=block, **caller)
     return sparse, KStepClient(dense, training.k) if training.mode == "kstep" else dense
 
 

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
 
+_ALIGNMENT = 64  # bytes: what TensorFlow's kernels may expect of a tensor's address
+
 
 class Diverged(EmbermeshError):
     """Loss or gradient is no longer a finite number."""
@@ -34,7 +36,10 @@ class Diverged(EmbermeshError):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step of n samples gives; gradients are those of the mean loss over the n samples."""
+    """What one step of n samples gives; gradients are those of the mean loss over the n samples.
+
+    Arrays look into TensorFlow's memory: they are read-only.
+    """
 
     loss: float
     probabilities: Floats  # (n,), before the update: test, then train
@@ -98,9 +103,10 @@ class TrainStep:
         pieces = [np.asarray(v.value, np.float32).ravel() for v in self._variables]
         # Taken now, because the variables are scratch space of the compiled functions later.
         self._initial: Floats = np.concatenate([np.zeros(0, np.float32), *pieces])
-        self._dense = np.zeros((batch_size, dense), np.float32)
-        self._rows = np.zeros((batch_size, width), np.float32)
-        self._labels = np.zeros(batch_size, np.float32)
+        # Buffers and the tensors that lie in them; no call is under way while one is written.
+        self._dense, self._dense_tensor = _shared(batch_size, dense)
+        self._rows, self._rows_tensor = _shared(batch_size, width)
+        self._labels, self._labels_tensor = _shared(batch_size)
         self.traces = 0  # of `run`, for each way that was tried, and of `predict`: one each
         inputs = [
             tf.TensorSpec((batch_size, dense), tf.float32),
@@ -148,8 +154,9 @@ class TrainStep:
         n = len(labels)
         self._fill(n, dense)
         self._labels[:n] = labels
-        outputs = self._train(self._dense, self._rows, self._labels, np.int32(n), parameters)
-        loss, probabilities, row_grads, dense_grads, checksum = (t.numpy() for t in outputs)
+        outputs = self._call(self._train, n, parameters)
+        # Waits for each output, and does not copy it as t.numpy() would.
+        loss, probabilities, row_grads, dense_grads, checksum = (np.asarray(t) for t in outputs)
         if not math.isfinite(loss) or not math.isfinite(checksum):
             what = f"loss is {loss}" if not math.isfinite(loss) else "a gradient is not finite"
             raise Diverged(
@@ -161,8 +168,19 @@ class TrainStep:
         """Probabilities (n,) for n = len(dense) samples whose rows are in `rows(n)`."""
         n = len(dense)
         self._fill(n, dense)
-        probabilities: Floats = self._predict(self._dense, self._rows, parameters).numpy()
+        probabilities: Floats = self._predict(
+            self._dense_tensor, self._rows_tensor, parameters
+        ).numpy()
         return probabilities[:n]
+
+    def _call(self, train: Callable[..., Any], samples: int, parameters: Floats) -> Any:
+        return train(
+            self._dense_tensor,
+            self._rows_tensor,
+            self._labels_tensor,
+            np.int32(samples),
+            parameters,
+        )
 
     def _chosen(self, xla: Literal["auto", "on", "off"]) -> bool:
         if xla == "off":
@@ -184,9 +202,8 @@ class TrainStep:
     def _try(self, train: Callable[..., Any]) -> None:
         """One whole step, its result thrown away."""
         self._rows.fill(0.01)
-        count = np.int32(self.batch_size)
-        for output in train(self._dense, self._rows, self._labels, count, self._initial):
-            output.numpy()  # waits for it
+        for output in self._call(train, self.batch_size, self._initial):
+            np.asarray(output)  # waits for it
 
     def _fill(self, n: int, dense: Floats) -> None:
         self._dense[:n] = dense
@@ -227,3 +244,14 @@ class TrainStep:
         if self._variables:
             for variable, piece in zip(self._variables, tf.split(flat, self._sizes), strict=True):
                 variable.assign(tf.reshape(piece, variable.shape))
+
+
+def _shared(*shape: int) -> tuple[Floats, Any]:
+    """Zeros, and a tensor in the same memory: what is written into the array, the next call reads
+    without a copy.
+    """
+    size = math.prod(shape) * np.dtype(np.float32).itemsize
+    memory = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    array: Floats = memory[start : start + size].view(np.float32).reshape(shape)
+    return array, tf.experimental.dlpack.from_dlpack(array.__dlpack__())

@@ -8,13 +8,15 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.client.local import LocalBlock
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
+from ps_service.own import BlockPush, OwnBlock
 from ps_service.ranges import BatchRange
 from ps_service.tables import NO_OPTIONS, UpdateOptions
 from services.api.manifest import PositionEntry
@@ -80,8 +82,11 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         stop: threading.Event | None = None,
         metrics: ClientMetrics | None = None,
         tls: Tls | None = None,
+        own: OwnBlock | None = None,
     ) -> None:
-        """See `Peers`."""
+        """See `Peers`; `own` is the block in this trainer's process, number `rank`."""
+        self._own = None if own is None else LocalBlock(own)
+        self._direct = None if own is None else rank
         super().__init__(
             "dense-PS",
             ps_pb2_grpc.DensePsStub,
@@ -94,9 +99,17 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             stop=stop,
             metrics=metrics,
             tls=tls,
+            # It has the verbs that are called here.
+            own={} if self._own is None else {rank: cast(ps_pb2_grpc.DensePsStub, self._own)},
         )
         self._places: list[slice] = []  # of each block in the flat array
         self._versions = [0] * len(self)  # of each block, as of the values read last
+
+    def close(self) -> None:
+        """See Peers."""
+        super().close()
+        if self._own is not None:
+            self._own.close()
 
     def configure(
         self,
@@ -145,18 +158,24 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         none); returns once all trainers' is applied, in mode async once this one is.
         """
         places = self.places(grads, "grads")
-        requests = enumerate(
-            ps_pb2.DensePushRequest(
+
+        def request(block: int, place: slice) -> ps_pb2.DensePushRequest | BlockPush:
+            message = ps_pb2.DensePushRequest(
                 caller=self.caller(step),
                 samples=samples,
-                grads=codec.pack_floats(grads[place]),
                 pause=pause,
-                read_version=version,
+                read_version=self._versions[block],
                 range=rows.to_proto() if rows is not None else None,
             )
-            for place, version in zip(places, self._versions, strict=True)
-        )
-        replies = self.ask(lambda stub: stub.Push, requests)
+            if block == self._direct:
+                return BlockPush(message, grads[place])
+            message.grads = codec.pack_floats(grads[place])
+            return message
+
+        # The own block comes last: it may work on this thread, and the others meanwhile.
+        order = sorted(range(len(self)), key=lambda block: block == self._direct)
+        answers = self.ask(lambda stub: stub.Push, [(i, request(i, places[i])) for i in order])
+        replies = [answers[order.index(i)] for i in range(len(self))]
         return DenseStep(self._join(replies), replies[0].version, replies[0].pause)
 
     def claim(self, starts: Sequence[PositionEntry], *, step: int) -> list[ps_pb2.ClaimReply]:
@@ -186,14 +205,17 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             raise Conflict("this client is not configured: call configure first")
         return self._places
 
-    def _join(self, replies: list[ps_pb2.DenseValuesReply]) -> NDArray[np.float32]:
+    def _join(self, replies: Sequence[Any]) -> NDArray[np.float32]:
+        """Values (n,) of all blocks' DenseValuesReply; the array may be read-only."""
         places = self._configured()
-        values = np.empty(places[-1].stop, dtype=np.float32)
-        for place, reply, name in zip(places, replies, self.names, strict=True):
-            field = f"{name}: values of the reply"
-            values[place] = codec.unpack_floats(reply.values, field, place.stop - place.start)
         self._versions = [reply.version for reply in replies]
-        return values
+        parts = [
+            codec.unpack_floats(
+                reply.values, f"{name}: values of the reply", place.stop - place.start
+            )
+            for place, reply, name in zip(places, replies, self.names, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def even_slices(size: int, parts: int) -> list[slice]:

@@ -9,6 +9,7 @@ side.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,20 +22,24 @@ from services.kit.errors import InvalidInput
 from services.wire import ps_pb2
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class ShardSlice:
     """One shard's part of a plan, or of a part of one."""
 
-    counts: list[int]  # keys per table, T entries
-    keys: bytes  # table after table, in the coding
-    key_coding: ps_pb2.KeyCoding
+    counts: NDArray[np.uint32]  # (T,) keys per table
+    plain_keys: NDArray[np.uint64]  # table after table
     values: slice  # its floats in the flat array of all values
     key_range: slice  # its keys among the batch's distinct keys
+
+    @functools.cached_property
+    def packed_keys(self) -> tuple[bytes, ps_pb2.KeyCoding]:
+        """The keys for the wire, and their coding."""
+        return codec.pack_table_keys(self.counts, self.plain_keys)
 
     @property
     def empty(self) -> bool:
         """Whether the batch asks nothing of this shard."""
-        return not self.keys
+        return not len(self.plain_keys)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,10 +165,9 @@ def _slices(
     value_ends = np.cumsum(counts @ dims).tolist()
     slices: list[ShardSlice] = []
     key_start = value_start = 0
-    for shard_counts, key_end, value_end in zip(counts.tolist(), key_ends, value_ends, strict=True):
+    for shard_counts, key_end, value_end in zip(counts, key_ends, value_ends, strict=True):
         key_range, values = slice(key_start, key_end), slice(value_start, value_end)
-        packed, coding = codec.pack_table_keys(counts[len(slices)], keys[key_range])
-        slices.append(ShardSlice(shard_counts, packed, coding, values, key_range))
+        slices.append(ShardSlice(shard_counts, keys[key_range], values, key_range))
         key_start, value_start = key_end, value_end
     return slices
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
-from ps_service.client.local import LocalStub
+from ps_service.client.local import LocalShard
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPart, KeyPlan, ShardSlice
+from ps_service.own import OwnShard, RowPush, RowRead
 from ps_service.ranges import BatchRange
 from ps_service.tables import TableSpec
 from services.api.manifest import PositionEntry
@@ -72,7 +73,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         clock: Callable[[], float] = time.time,
         values: str = "fp32",
         metrics: ClientMetrics | None = None,
-        own: ps_pb2_grpc.SparsePsServicer | None = None,
+        own: OwnShard | None = None,
     ) -> None:
         """See `Peers`. `clock` gives the event time of batches that have none, in Unix seconds;
         `values` is how rows and gradients travel: fp32, fp16 or scaled-fp16; `own` is the shard in
@@ -80,7 +81,11 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         """
         self._clock = clock
         self._coding = codec.value_coding(values)
-        self._own = None if own is None else LocalStub(own)
+        self._own = None if own is None else LocalShard(own)
+        # Which shard takes arrays as they are. Its rows and gradients are rounded as those of
+        # others are: where they travel with fewer bits, by messages.
+        exact = self._coding == ps_pb2.VALUE_CODING_FP32
+        self._direct = rank if own is not None and exact else None
         super().__init__(
             "sparse-PS",
             ps_pb2_grpc.SparsePsStub,
@@ -123,18 +128,18 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         read_only: bool = False,
         event_time: int | None = None,
     ) -> NDArray[np.float32]:
-        """Rows of a plan's keys, or of a part of them, flat (keys.value_floats,). `read_only` never
-        inserts a missing key, and makes no row younger. `event_time` is that of the batch in Unix
-        seconds, default: now.
+        """Rows of a plan's keys, or of a part of them, flat (keys.value_floats,); the array may be
+        read-only. `read_only` never inserts a missing key, and makes no row younger. `event_time`
+        is that of the batch in Unix seconds, default: now.
         """
         self._check(keys)
         seconds = self._event_time(event_time)
         asked = [i for i, s in enumerate(keys.shards) if not s.empty]
-        requests = (
-            self._pull_request(keys.shards[i], step, seconds, read_only=read_only) for i in asked
-        )
-        replies = self.ask(lambda stub: stub.Pull, zip(asked, requests, strict=True))
-        return self._rows(keys, zip(asked, replies, strict=True))
+        requests = {
+            i: self._read(i, keys.shards[i], step, seconds, read_only=read_only) for i in asked
+        }
+        replies = self._ask_shards(lambda stub: stub.Pull, requests)
+        return self._rows(keys, list(zip(asked, replies, strict=True)))
 
     def push(
         self,
@@ -161,34 +166,35 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
 
         seconds, counts = self._event_time(event_time), plan.key_counts
 
-        def request(shard: int, part: ShardSlice) -> ps_pb2.SparsePushRequest:
-            packed = codec.pack_values(grads[part.values], self._coding)
-            return ps_pb2.SparsePushRequest(
+        def request(shard: int, part: ShardSlice) -> ps_pb2.SparsePushRequest | RowPush:
+            then_read = [self._read(shard, n.keys.shards[shard], n.step, seconds) for n in then]
+            message = ps_pb2.SparsePushRequest(
                 caller=self.caller(step),
                 samples=samples,
-                counts=part.counts,
-                keys=part.keys,
-                key_coding=part.key_coding,
-                grads=packed.data,
                 value_coding=self._coding,
-                clipped=packed.clipped,
-                flushed=packed.flushed,
                 read_step=read_step,
                 event_time=seconds,
                 shows=codec.pack_floats(counts.shows[part.key_range]) if counts else b"",
                 clicks=codec.pack_floats(counts.clicks[part.key_range]) if counts else b"",
                 range=rows.to_proto() if rows is not None else None,
-                then=[self._pull_request(n.keys.shards[shard], n.step, seconds) for n in then],
             )
+            if shard == self._direct:
+                return RowPush(message, part.counts, part.plain_keys, grads[part.values], then_read)
+            message.counts.extend(part.counts.tolist())
+            message.keys, message.key_coding = part.packed_keys
+            packed = codec.pack_values(grads[part.values], self._coding)
+            message.grads, message.clipped, message.flushed = packed
+            message.then.extend(then_read)
+            return message
 
-        requests = ((i, request(i, part)) for i, part in enumerate(plan.shards))
-        replies = self.ask(lambda stub: stub.Push, requests)
+        requests = {i: request(i, part) for i, part in enumerate(plan.shards)}
+        replies = self._ask_shards(lambda stub: stub.Push, requests)
         return PushOutcome(
             applied=sum(r.applied for r in replies),
             missing=sum(r.missing for r in replies),
             duplicate=sum(r.duplicate for r in replies),
             rows=[
-                self._rows(read.keys, enumerate(r.then[i] for r in replies))
+                self._rows(read.keys, list(enumerate(r.then[i] for r in replies)))
                 for i, read in enumerate(then)
             ],
         )
@@ -215,23 +221,40 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         request = ps_pb2.LeaveRequest(caller=self.caller(step))
         self.ask_all(lambda stub: stub.Leave, request)
 
-    def _pull_request(
-        self, part: ShardSlice, step: int, seconds: int, *, read_only: bool = False
-    ) -> ps_pb2.SparsePullRequest:
-        return ps_pb2.SparsePullRequest(
+    def _ask_shards(
+        self, verb: Callable[[ps_pb2_grpc.SparsePsStub], Any], requests: Mapping[int, Any]
+    ) -> list[Any]:
+        """Replies in the order of `requests`, by shard. The one that works on this thread comes
+        last, so that the others work meanwhile.
+        """
+        order = sorted(requests, key=lambda shard: shard == self._direct)
+        replies = dict(zip(order, self.ask(verb, [(i, requests[i]) for i in order]), strict=True))
+        return [replies[i] for i in requests]
+
+    def _read(
+        self, shard: int, part: ShardSlice, step: int, seconds: int, *, read_only: bool = False
+    ) -> Any:
+        """A SparsePullRequest, or the RowRead for the shard that takes one."""
+        message = ps_pb2.SparsePullRequest(
             caller=self.caller(step),
             read_only=read_only,
-            counts=part.counts,
-            keys=part.keys,
-            key_coding=part.key_coding,
             value_coding=self._coding,
             event_time=seconds,
         )
+        if shard == self._direct:
+            return RowRead(message, part.counts, part.plain_keys)
+        message.counts.extend(part.counts.tolist())
+        message.keys, message.key_coding = part.packed_keys
+        return message
 
     def _rows(
-        self, keys: KeyPlan | KeyPart, replies: Iterable[tuple[int, ps_pb2.SparsePullReply]]
+        self, keys: KeyPlan | KeyPart, replies: Sequence[tuple[int, Any]]
     ) -> NDArray[np.float32]:
         """Values of (shard, reply), side by side; shards without keys may be left out."""
+        if self._coding == ps_pb2.VALUE_CODING_FP32 and len(replies) == 1:  # nothing to join
+            shard, reply = replies[0]
+            field = f"{self.names[shard]}: values of the reply"
+            return codec.unpack_floats(reply.values, field, keys.value_floats)
         values = np.empty(keys.value_floats, dtype=np.float32)
         for i, reply in replies:
             place = keys.shards[i].values

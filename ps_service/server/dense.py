@@ -18,11 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import _native, codec, halves
+from ps_service.own import BlockPush
 from ps_service.ranges import BatchRange, position_to_proto
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
 from ps_service.server.barrier import Fenced
-from ps_service.server.dense_paces import Gradient, LocalSteps, Merged, pace_of
+from ps_service.server.dense_paces import (
+    Gradient,
+    LocalSteps,
+    Merged,
+    OnArrival,
+    Stepped,
+    pace_of,
+)
 from ps_service.server.metrics import DenseMetrics
 from ps_service.server.pending import PendingSnapshot
 from ps_service.server.ranges import RangeTable, starts_of
@@ -112,6 +120,22 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         """See ps.proto."""
         state = self._admitted(request.caller)
         grads = codec.unpack_floats(request.grads, "grads", state.place.size)
+        stepped = self._push(request, grads)
+        return ps_pb2.DenseValuesReply(
+            values=stepped.values, version=stepped.version, pause=stepped.pause
+        )
+
+    @property
+    def pushes_wait(self) -> bool:
+        """Whether a push waits for those of other trainers."""
+        return self._assignment.trainers > 1 and not isinstance(self._pace, OnArrival)
+
+    def push_floats(self, push: BlockPush) -> Stepped:
+        """Push for the trainer of this process."""
+        self._admitted(push.request.caller)
+        return self._push(push.request, push.grads)
+
+    def _push(self, request: ps_pb2.DensePushRequest, grads: NDArray[np.float32]) -> Stepped:
         if isinstance(self._pace, Merged):
             raise Conflict("Push: this job's mode is kstep, its trainers call Merge")
         caller = request.caller
@@ -124,13 +148,10 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
             read_version=request.read_version,
         )
         try:
-            stepped = self._pace.push(caller.rank, caller.step, gradient)
+            return self._pace.push(caller.rank, caller.step, gradient)
         except Fenced:
             self._metrics.ranges.labels("fenced").inc()
             raise
-        return ps_pb2.DenseValuesReply(
-            values=stepped.values, version=stepped.version, pause=stepped.pause
-        )
 
     def Merge(
         self, request: ps_pb2.DenseMergeRequest, _context: grpc.ServicerContext

@@ -4,13 +4,13 @@ neither rows nor the order of steps.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.own import RowRead
 from ps_service.ranges import BatchRange
 from ps_service.server.gradient import Gradient, usage_of
 from services.kit.errors import InvalidInput
@@ -20,16 +20,7 @@ from services.wire import ps_pb2
 _REPLY_OVERHEAD = 64  # bytes of a reply's message besides its values
 
 
-@dataclasses.dataclass(frozen=True)
-class Read:
-    """A pull that can be answered."""
-
-    request: ps_pb2.SparsePullRequest
-    counts: NDArray[np.uint32]  # (T,)
-    keys: NDArray[np.uint64]
-
-
-def read_of(request: ps_pb2.SparsePullRequest, dims: NDArray[np.int64]) -> Read:
+def read_of(request: ps_pb2.SparsePullRequest, dims: NDArray[np.int64]) -> RowRead:
     """The pull; `dims` (T,) are the floats of a row of each table. Raises InvalidInput for arrays
     that don't fit, and for rows that no message holds.
     """
@@ -40,16 +31,27 @@ def read_of(request: ps_pb2.SparsePullRequest, dims: NDArray[np.int64]) -> Read:
             f"counts ask for {size} bytes of rows, a message holds {MAX_MESSAGE_BYTES}"
         )
     keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
-    return Read(request, counts, keys)
+    return RowRead(request, counts, keys)
 
 
 def gradient_of(request: ps_pb2.SparsePushRequest, dims: NDArray[np.int64]) -> Gradient:
     """The push; as `read_of`."""
+    counts, floats = _counts(request.counts, dims)
+    keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
+    grads = codec.unpack_values(request.grads, request.value_coding, "grads", floats)
+    return gradient_with(request, counts, keys, grads)
+
+
+def gradient_with(
+    request: ps_pb2.SparsePushRequest,
+    counts: NDArray[np.uint32],
+    keys: NDArray[np.uint64],
+    grads: NDArray[np.float32],
+) -> Gradient:
+    """The push of these arrays, whatever the request has."""
     step = request.caller.step
     if request.read_step > step:
         raise InvalidInput(f"read_step is {request.read_step}, must be <= step {step}")
-    counts, floats = _counts(request.counts, dims)
-    keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
     return Gradient(
         samples=request.samples,
         incarnation=request.caller.incarnation,
@@ -57,7 +59,7 @@ def gradient_of(request: ps_pb2.SparsePushRequest, dims: NDArray[np.int64]) -> G
         step=step,
         counts=counts,
         keys=keys,
-        grads=codec.unpack_values(request.grads, request.value_coding, "grads", floats),
+        grads=grads,
         usage=usage_of(request, len(keys)),
         event_time=request.event_time,
     )

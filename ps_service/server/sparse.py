@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import _native, codec
+from ps_service.own import RowPush, RowRead, Rows, RowsPushed
 from ps_service.ranges import position_to_proto
 from ps_service.server import snapshot
 from ps_service.server.assignment import Assignment
@@ -28,7 +29,7 @@ from ps_service.server.lifecycle import Lifecycle
 from ps_service.server.metrics import SparseMetrics
 from ps_service.server.pending import PendingSnapshot
 from ps_service.server.ranges import RangeTable, starts_of
-from ps_service.server.requests import Read, gradient_of, read_of
+from ps_service.server.requests import gradient_of, gradient_with, read_of
 from ps_service.server.snapshot import Restored, SparseSnapshot
 from ps_service.tables import TableSpec
 from services.kit.errors import Conflict, InvalidInput
@@ -97,7 +98,11 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
     ) -> ps_pb2.SparsePullReply:
         """See ps.proto."""
         state = self._admitted(request.caller)
-        return self._read(read_of(request, state.dims), state)
+        return ps_pb2.SparsePullReply(values=self._read(read_of(request, state.dims), state))
+
+    def pull_rows(self, read: RowRead) -> Rows:
+        """Pull for the trainer of this process."""
+        return Rows(self._read(read, self._admitted(read.request.caller)))
 
     def Push(
         self, request: ps_pb2.SparsePushRequest, _context: grpc.ServicerContext
@@ -106,22 +111,47 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         trainers.
         """
         state = self._admitted(request.caller)
-        rank, step = request.caller.rank, request.caller.step
         gradient = gradient_of(request, state.dims)
         then = [read_of(pull, self._admitted(pull.caller).dims) for pull in request.then]
+        pushed = self._push_and_read(state, request, gradient, then)
+        return ps_pb2.SparsePushReply(
+            applied=pushed.applied,
+            missing=pushed.missing,
+            duplicate=pushed.duplicate,
+            then=[ps_pb2.SparsePullReply(values=rows.values) for rows in pushed.then],
+        )
+
+    @property
+    def pushes_wait(self) -> bool:
+        """Whether a push waits for those of other trainers."""
+        return self._assignment.sync
+
+    def push_rows(self, push: RowPush) -> RowsPushed:
+        """Push for the trainer of this process."""
+        state = self._admitted(push.request.caller)
+        gradient = gradient_with(push.request, push.counts, push.keys, push.grads)
+        return self._push_and_read(state, push.request, gradient, push.then)
+
+    def _push_and_read(
+        self,
+        state: _State,
+        request: ps_pb2.SparsePushRequest,
+        gradient: Gradient,
+        then: Sequence[RowRead],
+    ) -> RowsPushed:
         state.lifecycle.observe(request.event_time)
         try:
-            applied = self._push(state, rank, gradient)
+            applied = self._push(state, request.caller.rank, gradient)
         except Fenced:
             self._metrics.ranges.labels("fenced").inc()
             raise
-        rows = [self._read(read, state) for read in then]
+        rows = [Rows(self._read(read, state)) for read in then]
         if applied is None:
             self._metrics.duplicate_pushes.inc()
-            return ps_pb2.SparsePushReply(duplicate=True, then=rows)
-        self._metrics.staleness.observe(step - request.read_step)
+            return RowsPushed(applied=0, missing=0, duplicate=True, then=rows)
+        self._metrics.staleness.observe(gradient.step - request.read_step)
         self._metrics.rounding.count("Push", request.clipped, request.flushed)
-        return ps_pb2.SparsePushReply(applied=applied.keys, missing=applied.missing, then=rows)
+        return RowsPushed(applied.keys, applied.missing, duplicate=False, then=rows)
 
     def Leave(
         self, request: ps_pb2.LeaveRequest, _context: grpc.ServicerContext
@@ -268,7 +298,8 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             raise Conflict(f"sparse-PS shard {self._assignment.rank} is not configured yet")
         return self._state
 
-    def _read(self, read: Read, state: _State) -> ps_pb2.SparsePullReply:
+    def _read(self, read: RowRead, state: _State) -> bytes:
+        """The rows, in the request's coding."""
         request = read.request
         if not request.read_only:
             state.lifecycle.observe(request.event_time)
@@ -285,7 +316,7 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             packed = codec.pack_values(np.frombuffer(values, codec.FLOAT), request.value_coding)
             self._metrics.rounding.count("Pull", packed.clipped, packed.flushed)
             values = packed.data
-        return ps_pb2.SparsePullReply(values=values)
+        return values
 
     @property
     def _steps(self) -> StepBarrier[Gradient, _Applied] | StepLedger:

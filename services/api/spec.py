@@ -232,9 +232,9 @@ class Resources(Sized):
 
     placement: Literal["remote", "embedded"] = Field(
         default="remote",
-        description="Where the sparse shards are. remote: processes of their own. embedded: one "
-        "in each trainer's process, which reaches its own rows without a socket; sparse_ps is then "
-        "the number of trainers.",
+        description="Where the parameter servers are. remote: processes of their own. embedded: "
+        "trainer i has sparse shard i and, if there is one, dense block i in its process, and "
+        "reaches them without a socket; sparse_ps is then the number of trainers.",
     )
     sparse_ps: int = Field(
         default=1,
@@ -249,6 +249,11 @@ class Resources(Sized):
     def embedded(self) -> bool:
         """Whether each trainer's process has a shard."""
         return self.placement == "embedded"
+
+    @property
+    def embedded_blocks(self) -> int:
+        """Dense blocks in trainers' processes: block i is in trainer i."""
+        return min(self.dense_ps, self.trainers) if self.embedded else 0
 
     @model_validator(mode="before")
     @classmethod

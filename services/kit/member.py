@@ -62,7 +62,7 @@ class MemberProcess:
         )
         self.update(metrics_address=self._telemetry.address)
         self._heartbeat = Heartbeat(registry, self.describe)
-        self._second: Heartbeat | None = None
+        self._others: list[Heartbeat] = []  # of servers that live in this process
 
     def describe(self) -> Member:
         """The present lease content."""
@@ -84,8 +84,8 @@ class MemberProcess:
         with self._lock:
             self._status = status or self._status
         self.update(phase=phase)
-        if self._second is not None:
-            self._second.beat()
+        for other in self._others:
+            other.beat()
         self._heartbeat.beat()
 
     def start(self) -> None:
@@ -106,8 +106,8 @@ class MemberProcess:
                 member, role=role, phase=phase, metrics_address="", error="", status=status()
             )
 
-        self._second = Heartbeat(self.registry, describe)
-        self._second.start()
+        self._others.append(Heartbeat(self.registry, describe))
+        self._others[-1].start()
 
     def close(self, error: BaseException | None) -> None:
         """Ends the lease; after a failure its last word says what happened."""
@@ -116,8 +116,8 @@ class MemberProcess:
             text = str(error) if expected else f"{type(error).__name__}: {error}"
             permanent = isinstance(error, errors.EmbermeshError) and error.permanent
             self.update(phase=Phase.FAILED, error=text, permanent=permanent)
-        if self._second is not None:
-            self._second.close(withdraw=True)
+        for other in self._others:
+            other.close(withdraw=True)
         self._heartbeat.close(withdraw=error is None)
         self._telemetry.close()
 

@@ -1,4 +1,6 @@
-"""Shards in the trainers' processes: the same rows as remote ones, and no call to one's own."""
+"""Shards and blocks in the trainers' processes: the same bits as remote ones, and no call to one's
+own.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ps_service.server.assignment import Pace
 from services.kit.discovery import Phase, Registry, Role, Run
 from services.kit.errors import Conflict, InvalidInput, Unavailable
 from services.kit.member import MemberConfig, MemberProcess
@@ -18,9 +22,13 @@ from tests.fixtures.trainer_rig import Trainer, job, rows, script, train_togethe
 TRAINERS, STEPS = 2, 15
 
 
-def left_by(embedded: bool, sync: bool, trainers: int) -> tuple[list[bytes], bytes, list[float]]:
-    """Rows, dense parameters, and how many pushes each shard answered over gRPC."""
-    with PsCluster(sparse=trainers, trainers=trainers, sync=sync) as cluster:
+def left_by(
+    embedded: bool, sync: bool, trainers: int, pace: Pace, blocks: int
+) -> tuple[list[bytes], bytes, list[float]]:
+    """Rows, dense parameters, and how many pushes each server answered over gRPC."""
+    with PsCluster(
+        sparse=trainers, dense=blocks, trainers=trainers, sync=sync, pace=pace
+    ) as cluster:
         fleet = [
             Trainer(
                 cluster,
@@ -32,20 +40,39 @@ def left_by(embedded: bool, sync: bool, trainers: int) -> tuple[list[bytes], byt
             for rank in range(trainers)
         ]
         train_together(fleet)
-        labels = {"service": "SparsePs", "verb": "Push", "code": "OK"}
-        calls = [
-            s.registry.get_sample_value("embermesh_rpc_total", labels) or 0 for s in cluster.sparse
-        ]
+        calls = []
+        for service, servers in (("SparsePs", cluster.sparse), ("DensePs", cluster.dense)):
+            verb = "Merge" if service == "DensePs" and pace is Pace.MERGED else "Push"
+            labels = {"service": service, "verb": verb, "code": "OK"}
+            for served in servers:
+                value = served.registry.get_sample_value("embermesh_rpc_total", labels)
+                calls.append(value or 0)
         return cluster.rows(), cluster.dense_values().tobytes(), calls
 
 
-@pytest.mark.parametrize(("sync", "trainers"), [(True, TRAINERS), (False, 1)])
-def test_embedded_shards_hold_the_bits_of_remote_ones(sync: bool, trainers: int) -> None:
-    *remote, remote_calls = left_by(False, sync, trainers)
-    *embedded, embedded_calls = left_by(True, sync, trainers)
+@pytest.mark.parametrize(
+    ("sync", "trainers", "pace", "blocks"),
+    [
+        (True, TRAINERS, Pace.TOGETHER, 1),
+        (True, TRAINERS, Pace.TOGETHER, 3),
+        (False, 1, Pace.TOGETHER, 1),
+        (False, 1, Pace.TOGETHER, 2),
+        (False, 1, Pace.ON_ARRIVAL, 1),
+        (False, 1, Pace.MERGED, 1),
+    ],
+)
+def test_embedded_servers_hold_the_bits_of_remote_ones(
+    sync: bool, trainers: int, pace: Pace, blocks: int
+) -> None:
+    *remote, remote_calls = left_by(False, sync, trainers, pace, blocks)
+    *embedded, embedded_calls = left_by(True, sync, trainers, pace, blocks)
     assert embedded == remote
-    assert remote_calls == [trainers * STEPS] * trainers
-    assert embedded_calls == [(trainers - 1) * STEPS] * trainers
+    assert min(remote_calls) > 0
+    assert remote_calls[:trainers] == [trainers * STEPS] * trainers
+    others = [(trainers - 1) / trainers] * (trainers + min(blocks, trainers))
+    others += [1.0] * (blocks - trainers)
+    shares = zip(remote_calls, others, strict=True)
+    assert embedded_calls == [calls * share for calls, share in shares]
 
 
 def test_a_failure_of_the_own_shard_is_of_the_family_and_names_it() -> None:
@@ -56,6 +83,46 @@ def test_a_failure_of_the_own_shard_is_of_the_family_and_names_it() -> None:
         good = cluster.sparse_client(own=cluster.sparse[0].servicer)
         with pytest.raises(InvalidInput, match="tables is empty"):
             good.configure([], 0)
+
+
+def test_rows_that_travel_with_fewer_bits_are_rounded_in_the_own_shard_too() -> None:
+    """So that sync has the same bits however the shards are placed."""
+    batch = random_batch(1, 64)
+    pulled, left = [], []
+    for embedded in (False, True):
+        with PsCluster() as cluster:
+            own = cluster.sparse[0].servicer if embedded else None
+            client = cluster.sparse_client(own=own, values="fp16")
+            client.configure(TABLES, 3)
+            keys = plan(cluster.shard_map, batch)
+            pulled.append(client.pull(keys, step=1).tobytes())
+            client.push(keys, keys.scatter(batch.grads), step=1, read_step=1, samples=64)
+            left.append(cluster.rows())
+    assert pulled[0] == pulled[1]
+    assert left[0] == left[1]
+
+
+def test_a_failure_of_the_own_block_is_of_the_family_and_names_it() -> None:
+    values = np.zeros(4, np.float32)
+    with PsCluster() as cluster:
+        client = cluster.dense_client(own=cluster.dense[0].servicer)
+        client.configure("sgd", {"lr": 0.1}, values)
+        client.push(values, step=1, samples=1, pause=False)
+        with pytest.raises(Conflict, match=r"dense-PS 0 of this process: .*step 7.*next step is 2"):
+            client.push(values, step=7, samples=1, pause=False)
+        client.push(values, step=2, samples=1, pause=False)
+
+
+def test_stop_ends_the_wait_for_the_own_block() -> None:
+    """A push in mode hybrid waits for the other trainer, which never comes."""
+    stop, values = threading.Event(), np.zeros(4, np.float32)
+    with PsCluster(trainers=2) as cluster, ThreadPoolExecutor(1) as pool:
+        client = cluster.dense_client(own=cluster.dense[0].servicer, stop=stop)
+        client.configure("sgd", {"lr": 0.1}, values)
+        waiting = pool.submit(client.push, values, step=1, samples=1, pause=False)
+        stop.set()
+        with pytest.raises(Unavailable, match="this process is stopping"):
+            waiting.result(10)
 
 
 def test_a_shard_that_closes_ends_the_wait_of_its_own_trainer() -> None:
@@ -100,7 +167,10 @@ def test_the_shard_in_a_trainer_has_a_lease_of_its_own(redis_db: Any, redis_url:
     process.update(address="host:5")
     process.start()
     process.serve_also(Role.SPARSE_PS, lambda: {"rows": 8})
-    shard, trainer = registry.members("emb-1", 1)
+    process.serve_also(Role.DENSE_PS, lambda: {"version": 9})
+    members = {m.role: m for m in registry.members("emb-1", 1)}
+    shard, trainer = members[Role.SPARSE_PS], members[Role.TRAINER]
+    assert members[Role.DENSE_PS].status == {"version": 9}
     assert (shard.role, shard.rank, shard.address) == (Role.SPARSE_PS, 3, "host:5")
     assert (shard.phase, shard.status, shard.metrics_address) == (Phase.READY, {"rows": 8}, "")
     assert (trainer.role, trainer.phase) == (Role.TRAINER, Phase.STARTING)

@@ -61,8 +61,8 @@ def test_a_bad_read_is_refused_before_the_push_is_applied() -> None:
         request = ps_pb2.SparsePushRequest(
             caller=client.caller(1),
             counts=part.counts,
-            keys=part.keys,
-            key_coding=part.key_coding,
+            keys=part.packed_keys[0],
+            key_coding=part.packed_keys[1],
             grads=keys.scatter(batch.grads).tobytes(),
             then=[ps_pb2.SparsePullRequest(caller=client.caller(2), counts=[1, 0])],
         )

@@ -45,17 +45,19 @@ def test_a_run_carries_the_spec_so_that_it_parses_to_the_same() -> None:
     assert record.job_spec == spec
 
 
-def test_shards_in_the_trainers_need_no_processes() -> None:
+@pytest.mark.parametrize(("blocks", "of_their_own"), [(2, []), (3, []), (5, [3, 4])])
+def test_servers_in_the_trainers_need_no_processes(blocks: int, of_their_own: list[int]) -> None:
     spec = jobspec.validate(
         {
             **make_spec(3, 1, 3).model_dump(mode="json"),
-            "resources": {"placement": "embedded", "dense_ps": 2, "trainers": 3},
+            "resources": {"placement": "embedded", "dense_ps": blocks, "trainers": 3},
         }
     )
     run = make_run(new_record(spec, 1.0), spec)
     assert set(run.owners) == {0, 1, 2}
     made = processes(run, spec, Surroundings("redis://r:1/0", "10.0.0.1", "debug"))
-    assert collections.Counter(p.role for p in made) == {Role.DENSE_PS: 2, Role.TRAINER: 3}
+    dense = [(Role.DENSE_PS, rank) for rank in of_their_own]
+    assert [(p.role, p.rank) for p in made] == [*dense, *((Role.TRAINER, i) for i in range(3))]
 
 
 def test_every_process_can_read_its_settings() -> None:

@@ -52,7 +52,7 @@ def test_slices_cover_each_table_key_once_on_its_shard(shards: int, bags) -> Non
     seen, value_start = set(), 0
     for shard, part in enumerate(plan.shards):
         counts = np.array(part.counts, np.uint32)
-        keys = codec.unpack_table_keys(part.keys, part.key_coding, "keys", counts)
+        keys = codec.unpack_table_keys(*part.packed_keys, "keys", counts)
         tables = np.repeat([0, 1], part.counts)
         for table, k in zip(tables.tolist(), keys.tolist(), strict=True):
             partition = int(_native.partition_of(table, np.array([k], dtype=np.uint64), 16)[0])

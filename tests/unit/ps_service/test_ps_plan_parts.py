@@ -38,7 +38,7 @@ def named(plan: KeyPlan | KeyPart) -> list[tuple[int, int]]:
     for part in plan.shards:
         tables = np.repeat([0, 1], part.counts).tolist()
         counts = np.array(part.counts, np.uint32)
-        keys = codec.unpack_table_keys(part.keys, part.key_coding, "keys", counts)
+        keys = codec.unpack_table_keys(*part.packed_keys, "keys", counts)
         out += zip(tables, keys.tolist(), strict=True)
     return out
 
