@@ -273,15 +273,22 @@ def restore(
 @app.command()
 def scale(
     job: JobId,
-    trainers: Annotated[int, typer.Option(min=1, help="How many trainers go on.")],
+    trainers: Annotated[int | None, typer.Option(min=1, help="How many trainers go on.")] = None,
+    sparse_ps: Annotated[
+        int | None, typer.Option(min=1, help="How many sparse-PS shards; not with embedded ones.")
+    ] = None,
+    dense_ps: Annotated[int | None, typer.Option(min=1, help="How many dense-PS blocks.")] = None,
     version: Annotated[
         int | None, typer.Option(min=0, help="Only if the job is still at this version.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change the number of trainers of a running job."""
+    """Change how many processes a running job has, by a checkpoint and a restart from it."""
     with connect() as client:
-        show_job(client.scale(job, trainers=trainers, version=version), as_json)
+        view = client.scale(
+            job, trainers=trainers, sparse_ps=sparse_ps, dense_ps=dense_ps, version=version
+        )
+        show_job(view, as_json)
 
 
 @app.command()

@@ -33,7 +33,6 @@ from services.api.views import (
     JobView,
     Problem,
     RestoreRequest,
-    ScaleRequest,
 )
 from services.kit import errors
 
@@ -193,15 +192,19 @@ class Client:
         self,
         job: str,
         *,
-        trainers: int,
+        trainers: int | None = None,
+        sparse_ps: int | None = None,
+        dense_ps: int | None = None,
         version: int | None = None,
         idempotency_key: str | None = None,
     ) -> JobView:
-        """Goes on with another number of trainers, from a checkpoint that is taken first."""
-        body, headers = ScaleRequest(trainers=trainers), _conditions(version, idempotency_key)
-        return self.view(
-            JobView, "POST", _path(job, ":scale"), json=body.model_dump(), headers=headers
-        )
+        """Goes on with other numbers of processes, from a checkpoint that is taken first; None
+        leaves a number as it is.
+        """
+        counts = {"trainers": trainers, "sparse_ps": sparse_ps, "dense_ps": dense_ps}
+        body = {name: count for name, count in counts.items() if count is not None}
+        headers = _conditions(version, idempotency_key)
+        return self.view(JobView, "POST", _path(job, ":scale"), json=body, headers=headers)
 
     def events(self, job: str, after: str | None = None) -> list[EventView]:
         """What happened to the job, oldest first; `after` an event's id gives only later ones."""

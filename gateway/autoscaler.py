@@ -70,8 +70,9 @@ class Autoscaler:
 
     def _settled(self, record: JobRecord, members: Sequence[Member]) -> bool:
         """Whether a change is under way, or the job is about to end by itself."""
-        asked = record.scale_to is not None or record.scale_sparse_to is not None
-        return asked or any(m.role == Role.TRAINER and m.phase == Phase.DONE for m in members)
+        return record.scaling or any(
+            m.role == Role.TRAINER and m.phase == Phase.DONE for m in members
+        )
 
     def _noted(
         self, record: JobRecord, policy: Autoscale, members: Sequence[Member], now: float

@@ -22,7 +22,7 @@ Change = Callable[[JobRecord], JobRecord]
 _COMMANDS_KEPT = 16  # keyed commands that a job remembers
 _ACTIVE = (JobState.STARTING, JobState.RUNNING)
 # No other counts are asked for.
-UNSCALED: dict[str, Any] = {"scale_to": None, "scale_sparse_to": None}
+UNSCALED: dict[str, Any] = {"scale_to": None, "scale_sparse_to": None, "scale_dense_to": None}
 
 
 def cancel(record: JobRecord, now: float) -> JobRecord:
@@ -68,10 +68,17 @@ def restore(record: JobRecord, manifest: str, request: RestoreRequest, now: floa
 
 
 def scale(
-    record: JobRecord, trainers: int | None, now: float, *, sparse_ps: int | None = None
+    record: JobRecord,
+    trainers: int | None,
+    now: float,
+    *,
+    sparse_ps: int | None = None,
+    dense_ps: int | None = None,
 ) -> JobRecord:
     """Asks for other numbers of processes: checkpoint, then the next generation from it. None
-    leaves a number as it is.
+    leaves a number as it is, or as it was asked for before; the present number takes that back.
+
+    Raises InvalidInput for a number of sparse-PS where trainers have the shards.
     """
     if record.state not in _ACTIVE:
         raise Conflict(f"job {record.id} is {record.state}; only a starting or running job scales")
@@ -80,14 +87,24 @@ def scale(
             f"job {record.id} has no `checkpoint` in its spec; scaling goes through a checkpoint, "
             "so it would lose all progress"
         )
+    # Refused now, not when the reconciler comes to it.
+    with_resources(record.spec, trainers=trainers, sparse_ps=sparse_ps, dense_ps=dense_ps)
     present = record.spec["resources"]
-    wanted = None if trainers == present["trainers"] else trainers
-    shards = None if sparse_ps == present["sparse_ps"] else sparse_ps
-    if (wanted, shards) == (record.scale_to, record.scale_sparse_to):
-        return record
-    return dataclasses.replace(
-        record, scale_to=wanted, scale_sparse_to=shards, scale_at=now, updated=now
+
+    def asked(role: str, count: int | None, before: int | None) -> int | None:
+        if count is None:
+            return before
+        return None if count == present[role] else count
+
+    changed = dataclasses.replace(
+        record,
+        scale_to=asked("trainers", trainers, record.scale_to),
+        scale_sparse_to=asked("sparse_ps", sparse_ps, record.scale_sparse_to),
+        scale_dense_to=asked("dense_ps", dense_ps, record.scale_dense_to),
     )
+    if changed == record:
+        return record
+    return dataclasses.replace(changed, scale_at=now, updated=now)
 
 
 def with_resources(

@@ -175,7 +175,7 @@ def _running(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: Jo
     done = {m.rank for m in seen.members if m.role == Role.TRAINER and m.phase == Phase.DONE}
     if done.issuperset(range(spec.resources.trainers)):
         return _finishing(record, seen, now, limits, spec)
-    if record.scale_to is not None or record.scale_sparse_to is not None:
+    if record.scaling:
         return _scaling(record, seen, now, limits)
     return Step(record, _published(record, seen))
 
@@ -217,8 +217,15 @@ def _scaling(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
         return Step(kept, (Emit("scale-failed", f"all processes stay as they are: {outcome}"),))
     if not isinstance(outcome, CheckpointView):
         return Step(record, (*_published(record, seen), *outcome))
-    spec = with_resources(record.spec, trainers=record.scale_to, sparse_ps=record.scale_sparse_to)
-    counts = "{trainers} trainers and {sparse_ps} sparse-PS".format(**spec["resources"])
+    spec = with_resources(
+        record.spec,
+        trainers=record.scale_to,
+        sparse_ps=record.scale_sparse_to,
+        dense_ps=record.scale_dense_to,
+    )
+    counts = "{trainers} trainers, {sparse_ps} sparse-PS and {dense_ps} dense-PS".format(
+        **spec["resources"]
+    )
     return _end(
         record,
         JobState.PENDING,

@@ -46,6 +46,7 @@ class JobRecord:
     replaced_at: float = 0.0  # when a trainer of this generation was last replaced
     scale_to: int | None = None  # trainers asked for, until the change is carried out
     scale_sparse_to: int | None = None  # sparse-PS asked for, likewise
+    scale_dense_to: int | None = None  # dense-PS asked for, likewise
     scale_at: float = 0.0  # when that was asked
     progress: Progress = dataclasses.field(
         default_factory=Progress
@@ -53,6 +54,12 @@ class JobRecord:
     result: Result | None = None
     checkpoint: CheckpointView | None = None  # the newest one when the last generation ended
     commands: tuple[str, ...] = ()  # `Idempotency-Key` and digest of the newest keyed commands
+
+    @property
+    def scaling(self) -> bool:
+        """Whether other numbers of processes are asked for."""
+        asked = (self.scale_to, self.scale_sparse_to, self.scale_dense_to)
+        return any(count is not None for count in asked)
 
     @property
     def job_spec(self) -> JobSpec:

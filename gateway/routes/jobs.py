@@ -25,6 +25,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 EVENT_ID = r"^(-|\d{1,20}(-\d{1,20})?)$"
 _MAX_ROWS = 10**15
+_CALLED = {"trainers": "trainers", "sparse_ps": "sparse-PS", "dense_ps": "dense-PS"}
 
 
 async def _raw_body(request: Request) -> bytes:
@@ -110,14 +111,20 @@ def scale(
     job: str,
     body: ScaleRequest,
 ) -> JobView:
-    """Goes on with another number of trainers, from a checkpoint that is taken first."""
+    """Goes on with other numbers of processes, from a checkpoint that is taken first. What the body
+    leaves out stays as it is, or as it was asked for before.
+    """
     change = conditions.on(
-        lambda r: commands.scale(r, body.trainers, gateway.clock()), f"scale {body.trainers}"
+        lambda r: commands.scale(
+            r, body.trainers, gateway.clock(), sparse_ps=body.sparse_ps, dense_ps=body.dense_ps
+        ),
+        f"scale {body.model_dump_json()}",
     )
     before = gateway.job(who, job)
     record = gateway.store.update(job, own(who, change), room(gateway, before.tenant))
     if record.version != before.version:
-        asked(gateway, job, "scale", f"{body.trainers} trainers were asked for")
+        counts = ", ".join(f"{n} {_CALLED[field]}" for field, n in body.counts().items())
+        asked(gateway, job, "scale", f"{counts} were asked for")
     return view(gateway, record, response)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class JobState(str, Enum):
@@ -174,6 +174,20 @@ class RestoreRequest(View):
 
 
 class ScaleRequest(View):
-    """Body of `:scale`."""
+    """Body of `:scale`: numbers of processes to go on with; what is left out stays as it is."""
 
-    trainers: int = Field(ge=1, le=1024)
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    trainers: int | None = Field(default=None, ge=1, le=1024)
+    sparse_ps: int | None = Field(default=None, ge=1, le=1024)
+    dense_ps: int | None = Field(default=None, ge=1, le=64)
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> ScaleRequest:
+        if not self.counts():
+            raise ValueError("give trainers, sparse_ps or dense_ps")
+        return self
+
+    def counts(self) -> dict[str, int]:
+        """Those that were given, by field."""
+        return self.model_dump(exclude_none=True)

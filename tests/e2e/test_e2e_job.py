@@ -122,13 +122,14 @@ def test_a_killed_trainer_is_replaced_while_the_job_goes_on(
     assert len(replaced) == 1 and "trainer 0 becomes incarnation 1" in replaced[0]
 
 
-def test_scale_trainers(client: Client, synthetic_job: Make, wait_samples: Wait) -> None:
+def test_scale_every_role(client: Client, synthetic_job: Make, wait_samples: Wait) -> None:
     job = client.submit(synthetic_job(rows=100_000, resources={"trainers": 1}))
     wait_samples(job.id, 5_000)
-    client.scale(job.id, trainers=3)
+    client.scale(job.id, trainers=3, sparse_ps=3, dense_ps=2)
     done = client.wait(job.id, 180)
     assert done.state == JobState.SUCCEEDED, done.error
-    assert done.spec["resources"]["trainers"] == 3 and done.generation == 2
+    counts = {"placement": "remote", "trainers": 3, "sparse_ps": 3, "dense_ps": 2}
+    assert done.spec["resources"] == counts and done.generation == 2
     assert done.progress.samples == 100_000
 
 

@@ -116,6 +116,8 @@ def test_a_wrong_spec_is_exit_code_2_and_names_every_field(run: Run, tmp_path: P
         (("cancel", "nope"), 2, "nope"),
         (("logs", "nope"), 2, "nope"),
         (("scale", "nope", "--trainers", "0"), 2, "trainers"),
+        (("scale", "nope"), 2, "give trainers, sparse_ps or dense_ps"),
+        (("scale", "nope", "--dense-ps", "2"), 2, "nope"),
         (("submit", "/no/such/file.yaml"), 2, "/no/such/file.yaml"),
         (("frobnicate",), 2, "frobnicate"),
     ],

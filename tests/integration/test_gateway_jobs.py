@@ -168,6 +168,28 @@ def test_scaling_goes_through_a_checkpoint(harness: Harness) -> None:
     assert problem(wrong, 422).errors[0].startswith("body.trainers: ")
 
 
+def test_servers_scale_as_trainers_do(harness: Harness) -> None:
+    job = harness.submit()
+    harness.wait(job, "running")
+    body = {"sparse_ps": 3, "dense_ps": 2}
+    answer = harness.http.post(f"/v1/jobs/{job}:scale", json=body).raise_for_status()
+    assert answer.json()["state"] == "running"
+    view = harness.wait(job, "running", generation=2)
+    assert view.spec["resources"] | body == view.spec["resources"]
+    roles = [m.role for m in view.members]
+    assert [roles.count(r) for r in ("trainer", "sparse-ps", "dense-ps")] == [2, 3, 2]
+    assert set(harness.gateway.registry.run(job).owners) == {0, 1, 2}
+    said = [e["message"] for e in harness.http.get(f"/v1/jobs/{job}/events").json()["events"]]
+    assert "3 sparse-PS, 2 dense-PS were asked for" in said
+    assert "to 2 trainers, 3 sparse-PS and 2 dense-PS from checkpoint 000001" in said
+
+
+@pytest.mark.parametrize("body", [{}, {"trainer": 3}, {"dense_ps": None}])
+def test_scaling_nothing_is_refused(harness: Harness, body: dict[str, object]) -> None:
+    found = problem(harness.http.post("/v1/jobs/any:scale", json=body), 422)
+    assert "give trainers, sparse_ps or dense_ps" in found.errors[0]
+
+
 def test_what_needs_checkpoints_says_so_without_them(harness: Harness) -> None:
     job = harness.submit(checkpoint=None)
     harness.wait(job, "running")

@@ -48,6 +48,7 @@ def test_a_quota_bounds_jobs_and_trainers(harness: Harness, admin: Client) -> No
         job = ads.submit(harness.spec).id
         wait_for(lambda: ads.get(job).state == "running")
         assert ads.scale(job, trainers=3).id == job
+        assert ads.scale(job, sparse_ps=3).id == job  # and the trainers asked for still count
         with pytest.raises(Forbidden, match="trainers: tenant 'ads' would use 6; its quota is 5"):
             ads.submit({**SPEC, "resources": {"trainers": 3}})
         size = ads.size({**SPEC, "resources": {"trainers": 3}})

@@ -75,6 +75,12 @@ def test_a_spec_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         (lambda c: c.cancel("j-1"), "POST", "/v1/jobs/j-1:cancel", None),
         (lambda c: c.scale("j-1", trainers=3), "POST", "/v1/jobs/j-1:scale", {"trainers": 3}),
         (
+            lambda c: c.scale("j-1", sparse_ps=5, dense_ps=2),
+            "POST",
+            "/v1/jobs/j-1:scale",
+            {"sparse_ps": 5, "dense_ps": 2},
+        ),
+        (
             lambda c: c.restore("j-1", checkpoint="000002", sparse_ps=5),
             "POST",
             "/v1/jobs/j-1:restore",

@@ -164,7 +164,7 @@ def test_shards_are_scaled_through_a_checkpoint_and_both_counts_at_once() -> Non
     assert (result.record.scale_to, result.record.scale_sparse_to) == (None, None)
     assert result.record.restore == taken.uri
     assert getattr(result.actions[0], "message", "") == (
-        "to 3 trainers and 2 sparse-PS from checkpoint 000005"
+        "to 3 trainers, 2 sparse-PS and 1 dense-PS from checkpoint 000005"
     )
 
 
@@ -173,7 +173,7 @@ def test_what_ends_a_change_ends_both_of_its_counts() -> None:
     back = commands.scale(asked, 1, 1_995.0, sparse_ps=1)
     cancelled = commands.cancel(asked, 2_000.0)
     for after in (back, cancelled):
-        assert (after.scale_to, after.scale_sparse_to) == (None, None)
+        assert not after.scaling
 
 
 @pytest.mark.parametrize(

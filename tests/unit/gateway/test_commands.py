@@ -88,6 +88,26 @@ def test_scale_is_remembered_until_carried_out_and_can_be_taken_back() -> None:
     assert commands.scale(asked, 2, 10.0).scale_to is None
 
 
+def test_each_count_is_asked_for_by_itself() -> None:
+    asked = commands.scale(job(JobState.RUNNING), 4, 9.0)
+    asked = commands.scale(asked, None, 10.0, sparse_ps=5, dense_ps=3)
+    counts = (asked.scale_to, asked.scale_sparse_to, asked.scale_dense_to)
+    assert (counts, asked.scale_at, asked.scaling) == ((4, 5, 3), 10.0, True)
+    assert commands.scale(asked, None, 11.0, dense_ps=3) is asked
+    asked = commands.scale(asked, 2, 12.0, sparse_ps=2)
+    counts = (asked.scale_to, asked.scale_sparse_to, asked.scale_dense_to)
+    assert (counts, asked.scale_at) == ((None, None, 3), 12.0)
+    assert not commands.scale(asked, None, 13.0, dense_ps=1).scaling
+
+
+def test_scale_of_shards_in_trainers_is_refused_when_it_is_asked_for() -> None:
+    spec = {**SPEC, "resources": {**SPEC["resources"], "placement": "embedded"}}
+    record = job(JobState.RUNNING, spec=spec)
+    with pytest.raises(InvalidInput, match="sparse_ps: 3 is asked for, but with placement"):
+        commands.scale(record, None, 9.0, sparse_ps=3)
+    assert commands.scale(record, 3, 9.0, dense_ps=2).scale_dense_to == 2
+
+
 def test_scale_without_checkpoints_says_so() -> None:
     record = job(JobState.RUNNING, spec={**SPEC, "checkpoint": None})
     with pytest.raises(Conflict, match="no `checkpoint` in its spec"):
