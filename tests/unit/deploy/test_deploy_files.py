@@ -143,7 +143,9 @@ def test_images_install_extras_that_exist() -> None:
     project = tomllib.loads(read("pyproject.toml"))["project"]
     installed = {
         image: requirements_of(extras.split())
-        for extras, image in re.findall(r"requirements.py ([\w ]+) > /packages/(\w+)\.txt", DOCKERFILE)
+        for extras, image in re.findall(
+            r"requirements.py ([\w ]+) > /packages/(\w+)\.txt", DOCKERFILE
+        )
     }
     assert installed.keys() == {"gateway", "ps", "trainer", "checkpoint"}
     for image, packages in installed.items():
