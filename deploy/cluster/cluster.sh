@@ -9,7 +9,7 @@
 # The one Kubernetes that Debian 12 holds in source is v1.20.2: old, but whole. Its parts are kube-apiserver,
 # kube-controller-manager, kube-scheduler, kubelet and kube-proxy. Without --node only the first two run, and pods are never
 # placed: what tests of API and controllers need. With --node, DOCKER_HOST must name a Docker Engine of your own
-# (unix://...), whose images the node sees; pods then really run.
+# (unix://...), whose images the node sees; pods then really run. One node per engine: a kubelet ends the pods of another.
 #
 # EMBERMESH_CLUSTER_CACHE (default $XDG_CACHE_HOME/embermesh/kubernetes) keeps programs and, until all are built, sources.
 set -euo pipefail
@@ -174,6 +174,12 @@ node_is_ready() { api "/api/v1/nodes/$NODE" | python3 -c 'import json, sys
 conditions = json.load(sys.stdin)["status"]["conditions"]
 sys.exit(not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions))'; }
 
+# Where containers reach this machine: the bridge takes the first address of its network.
+bridge_address() {
+  docker network inspect bridge --format '{{(index .IPAM.Config 0).Subnet}}' |
+    python3 -c 'import ipaddress, sys; print(next(ipaddress.ip_network(sys.stdin.read().strip()).hosts()))'
+}
+
 write_kubeconfig() {
   cat >"$DIR/kubeconfig" <<END
 apiVersion: v1
@@ -195,7 +201,7 @@ up() {
   host=127.0.0.1 advertised=192.0.2.1
   if [ -n "$node" ]; then
     [[ ${DOCKER_HOST:-} == unix://* ]] || die "--node needs DOCKER_HOST=unix://... of a Docker Engine"
-    host=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}') || die "no Docker Engine at $DOCKER_HOST"
+    host=$(bridge_address) || die "no Docker Engine at $DOCKER_HOST"
     advertised=$host
   fi
   DIR=$(realpath -m "${1:-build/cluster}")
@@ -225,6 +231,7 @@ up() {
 }
 
 start_node() {
+  printf '%s\n' "$DOCKER_HOST" >"$DIR/engine"
   start kube-scheduler "$BIN/kube-scheduler" --kubeconfig="$DIR/kubeconfig" --leader-elect=false --port=0 --secure-port="$scheduler" \
     --bind-address=127.0.0.1 --cert-dir="$DIR/certs-scheduler"
   docker image inspect "$PAUSE" >/dev/null 2>&1 ||
@@ -258,8 +265,18 @@ down() {
     done
     rm "$file"
   done
+  [ ! -e "$DIR/engine" ] || forget_node
   findmnt --raw --noheadings --output TARGET | { grep "^$DIR/" || true; } | xargs --no-run-if-empty umount
   rm -rf "$DIR"
+}
+
+# What kubelet and kube-proxy leave on the machine: containers, rules of the packet filter.
+forget_node() {
+  local engine containers
+  engine=$(cat "$DIR/engine")
+  containers=$(docker --host "$engine" ps --all --quiet --filter label=io.kubernetes.pod.uid) || containers=''
+  [ -z "$containers" ] || xargs docker --host "$engine" rm --force <<<"$containers" >/dev/null || say "the engine keeps: $containers"
+  "$BIN/kube-proxy" --cleanup >/dev/null 2>&1 || true # it fails where ipset is missing, after it is done
 }
 
 case "${1:-}" in

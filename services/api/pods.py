@@ -40,7 +40,8 @@ class PodSize(Strict):
         default=None,
         ge=1 << 20,
         le=1 << 44,
-        description="Bytes, or text like 512Mi, 4Gi: memory it is sure to get, and is killed for exceeding.",
+        description="Bytes, or text like 512Mi, 4Gi: memory it is sure to get, and is killed for "
+        "exceeding.",
     )
 
 

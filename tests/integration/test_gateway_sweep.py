@@ -16,6 +16,7 @@ from gateway.config import GatewayConfig
 from gateway.loop import Reconciler
 from gateway.record import new_record
 from gateway.targets import Keeper
+from gateway.targets.local import LocalTarget
 from services.api.spec import validate
 from services.api.views import JobState
 from services.kit.discovery import Registry
@@ -53,7 +54,8 @@ def parts(redis_db: redis.Redis, redis_url: str) -> Iterator[tuple[Any, Reconcil
 
 def test_a_sweep_follows_the_end_of_a_job(parts: tuple[Any, Reconciler]) -> None:
     gateway, reconciler = parts
-    assert isinstance(gateway.target, Keeper)
+    assert issubclass(KeepingTarget, Keeper) and not issubclass(LocalTarget, Keeper)
+    target: KeepingTarget = gateway.target
     first, second = (gateway.store.save(new_record(validate(SPEC), 1.0)).id for _ in range(2))
 
     def reached(job: str, state: JobState) -> bool:
@@ -64,11 +66,11 @@ def test_a_sweep_follows_the_end_of_a_job(parts: tuple[Any, Reconciler]) -> None
         wait_for(lambda job=job: reached(job, JobState.RUNNING))  # type: ignore[misc]
     for _ in range(3):
         reconciler.tick()
-    assert gateway.target.kept == [{first, second}]  # what an earlier gateway may have left
+    assert target.kept == [{first, second}]  # what an earlier gateway may have left
     gateway.store.update(first, lambda record: commands.cancel(record, 2.0))
     wait_for(lambda: reached(first, JobState.CANCELLED))
-    gateway.target.broken = True
+    target.broken = True
     for _ in range(3):
         reconciler.tick()
-    assert gateway.target.kept == [{first, second}, {second}]
+    assert target.kept == [{first, second}, {second}]
     assert gateway.store.get(second).state == JobState.RUNNING  # whose look was not disturbed
