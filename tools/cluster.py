@@ -4,7 +4,10 @@ deploy/engine, with names (tools/cluster_dns) and volumes. Knows nothing of Embe
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +21,6 @@ from kubernetes.dynamic import DynamicClient
 from tools.stages import ROOT, StageFailed, run, until
 
 SCRIPT = ROOT / "deploy" / "cluster" / "cluster.sh"
-_POD_LABEL = "io.kubernetes.pod.namespace"  # on the engine's containers
 _BUILD_SECONDS, _UP_SECONDS, _DOWN_SECONDS = 3600.0, 600.0, 120.0
 _CALL_SECONDS = 20.0
 # What Kubernetes itself puts into every namespace, and what tells of the past.
@@ -32,25 +34,25 @@ class Cluster:
     def __init__(self, folder: Path, namespace: str, env: dict[str, str]) -> None:
         self.folder, self.namespace, self.env = folder, namespace, env
         self.kubeconfig = folder / "kubeconfig"
-        self._dns: subprocess.Popen[bytes] | None = None
+        self._names = folder / "names.pid"
         self._api: Any = None  # before `up` is done
 
     def up(self) -> str:
         """Builds what is not in the cache, starts everything; the version of Kubernetes."""
         run([SCRIPT, "build"], env=self.env, seconds=_BUILD_SECONDS)
-        address = self._docker(
-            "network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}"
-        ).strip()
+        address = self._bridge_address()
         env = {**self.env, "EMBERMESH_CLUSTER_DNS": address}
         run([SCRIPT, "up", "--node", self.folder], env=env, seconds=_UP_SECONDS)
         with (self.folder / "dns.log").open("wb") as log:
-            self._dns = subprocess.Popen(
+            server = subprocess.Popen(
                 [sys.executable, "-m", "tools.cluster_dns", self.kubeconfig, address],
                 cwd=ROOT,
                 env=self.env,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        self._names.write_text(str(server.pid))
         self._api = config.new_client_from_config(str(self.kubeconfig))
         self.core, self.apps = client.CoreV1Api(self._api), client.AppsV1Api(self._api)
         version: str = client.VersionApi(self._api).get_code().git_version
@@ -105,10 +107,10 @@ class Cluster:
 
     def _objects(self) -> Iterator[str]:
         dynamic = DynamicClient(self._api)
-        for resource in dynamic.resources.search(namespaced=True, preferred=True):
-            if "list" not in resource.verbs or resource.kind in _HISTORY | {"List"}:
+        for resource in dynamic.resources.search(preferred=True):
+            if not resource.namespaced or "list" not in resource.verbs:
                 continue
-            if resource.kind.endswith("List"):
+            if resource.kind.endswith("List") or resource.kind in _HISTORY:
                 continue
             try:
                 listed = resource.get(namespace=self.namespace, _request_timeout=_CALL_SECONDS)
@@ -142,14 +144,10 @@ class Cluster:
         return "\n".join(lines) + "\n"
 
     def down(self) -> None:
-        """Stops everything that `up` started, and removes the node's containers."""
-        if self._dns is not None:
-            self._dns.terminate()
-            self._dns.wait(timeout=10)
+        """Stops everything that `up` started."""
+        if self._names.exists():
+            _end(int(self._names.read_text()))
         run([SCRIPT, "down", self.folder], env=self.env, seconds=_DOWN_SECONDS)
-        left = self._docker("ps", "-aq", "--filter", f"label={_POD_LABEL}={self.namespace}").split()
-        if left:
-            self._docker("rm", "--force", "--volumes", *left)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def is_clean(self, seconds: float) -> None:
@@ -159,5 +157,18 @@ class Cluster:
         except StageFailed as error:
             raise StageFailed(f"{error}; left: {', '.join(self.objects())}") from error
 
-    def _docker(self, *words: str) -> str:
-        return run(["docker", *words], env=self.env, seconds=120)
+    def _bridge_address(self) -> str:
+        """Where pods reach this machine: the first address of the bridge's network."""
+        shape = "{{(index .IPAM.Config 0).Subnet}}"
+        words = ["docker", "network", "inspect", "bridge", "--format", shape]
+        network = ipaddress.ip_network(run(words, env=self.env, seconds=60).strip())
+        return str(next(network.hosts()))
+
+
+def _end(server: int) -> None:
+    """Ends the server of names, and nobody who has got its number since."""
+    try:
+        if b"tools.cluster_dns" in Path(f"/proc/{server}/cmdline").read_bytes():
+            os.kill(server, signal.SIGTERM)
+    except (FileNotFoundError, ProcessLookupError):
+        return

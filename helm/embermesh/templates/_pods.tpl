@@ -43,6 +43,12 @@ checksum/secrets: {{ .secrets | toJson | sha256sum }}
 {{- end -}}
 
 {{- define "embermesh.probes" -}}
+# A crowded node may take minutes to start it; after that, a minute without an answer is too long.
+startupProbe:
+  httpGet: {path: /healthz, port: {{ . }}}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 150
 readinessProbe:
   httpGet: {path: /readyz, port: {{ . }}}
   periodSeconds: 5

@@ -157,7 +157,7 @@ def test_probes_ask_paths_that_are_answered(render: Render) -> None:
     }
     for pod in pods(render({})).values():
         for container in pod["spec"]["containers"]:
-            for probe in ("readinessProbe", "livenessProbe"):
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 path = container.get(probe, {}).get("httpGet", {}).get("path", "/healthz")
                 assert path in answered
     asked = set(re.findall(r"\}(/[\w/]+)\"", (CHART / "files" / "probe.py").read_text()))
