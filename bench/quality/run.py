@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import signal
@@ -36,21 +37,22 @@ from services.kit.errors import EmbermeshError
 WORK = ROOT / "build" / "quality"
 KERAS = "bench/quality/keras_reference.py"
 CODE = ("ps_service", "services", "trainer_service")
-DEADLINE_SECONDS = 3600  # of one run
-CANCEL_SECONDS = 60
+DEADLINE_SECONDS = 1800  # of one run; the longest takes five minutes on two quiet cores
+CANCEL_SECONDS, GIT_SECONDS = 60, 60
+REPORT_SECONDS = 30  # between two lines about a run
 
 
 class WorkFile:
     """Finished runs, one JSON object a line. A line that was cut short counts as not there."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def runs(self) -> dict[str, Run]:
         """By their key; of two with one key the later."""
         found: dict[str, Run] = {}
-        if self._path.exists():
-            for line in self._path.read_text().splitlines():
+        if self.path.exists():
+            for line in self.path.read_text().splitlines():
                 try:
                     run = json.loads(line)
                 except json.JSONDecodeError:
@@ -60,8 +62,8 @@ class WorkFile:
 
     def add(self, run: Run) -> None:
         """Appends a run, on disk when this returns."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
             # A blank line first: what an interruption left of the last one must not swallow this.
             file.write("\n" + json.dumps(run) + "\n")
             file.flush()
@@ -72,7 +74,9 @@ def code_version(paths: Sequence[str]) -> str:
     """What git says of the code there, with changes that aren't committed."""
     commands = (["rev-parse", *(f"HEAD:{path}" for path in paths)], ["diff", "HEAD", "--", *paths])
     return "".join(
-        subprocess.run(["git", *c], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            ["git", *c], cwd=ROOT, capture_output=True, text=True, check=True, timeout=GIT_SECONDS
+        ).stdout
         for c in commands
     )
 
@@ -86,12 +90,17 @@ def key_of(side: str, job: Document, code: str) -> str:
 def train_job(client: Client, job: Document) -> dict[str, Any]:
     """One job on the cluster. Raises RuntimeError when it ends otherwise than well."""
     curve: Curve = []
-    start = time.monotonic()
+    start = said = time.monotonic()
 
     def look(view: JobView) -> None:
-        progress = view.progress
+        nonlocal said
+        progress, now = view.progress, time.monotonic()
         if progress.samples > (curve[-1][1] if curve else 0):
-            curve.append((time.monotonic() - start, progress.samples, progress.auc))
+            curve.append((now - start, progress.samples, progress.auc))
+        if now - said >= REPORT_SECONDS and not view.state.final:
+            said = now
+            total = f" of {progress.total_samples:,}" if progress.total_samples else ""
+            say(f"    {now - start:4.0f} s  {view.state}  {progress.samples:,}{total} samples")
 
     submitted = client.submit(job)
     try:
@@ -129,31 +138,41 @@ def train_keras(job: Document) -> dict[str, Any]:
     return result
 
 
+def wanted(args: argparse.Namespace) -> list[Run]:
+    """What the flags ask for, in order: runs without results."""
+    ours, reference = code_version(CODE), code_version([KERAS])
+    runs: list[Run] = []
+    for seed, data, side in itertools.product(args.seeds, args.data, SIDES):
+        job = document(data, side, seed, quick=args.quick)
+        key = key_of(side, job, ours + reference if side == "keras" else ours)
+        runs.append({"key": key, "data": data, "side": side, "seed": seed, "job": job})
+    return runs
+
+
 def train_all(args: argparse.Namespace, client: Client) -> tuple[list[Run], list[str]]:
     """All runs that the flags ask for, and what failed."""
-    work, ours, reference = WorkFile(WORK / "runs.jsonl"), code_version(CODE), code_version([KERAS])
+    work, asked, start = WorkFile(WORK / "runs.jsonl"), wanted(args), time.monotonic()
     known, runs, failures = work.runs(), [], []
-    for seed in args.seeds:
-        for data in args.data:
-            for side in SIDES:
-                job = document(data, side, seed, quick=args.quick)
-                keras, name = side == "keras", f"{data} {side} seed {seed}"
-                key = key_of(side, job, ours + reference if keras else ours)
-                if key not in known:
-                    before = os.getloadavg()[0]
-                    try:
-                        result = train_keras(job) if keras else train_job(client, job)
-                    except (EmbermeshError, RuntimeError, subprocess.TimeoutExpired) as error:
-                        failures.append(f"{name}: {error}")
-                        say(f"{name:24} failed: {error}")
-                        continue
-                    known[key] = {
-                        "key": key, "data": data, "side": side, "seed": seed, "job": job,
-                        "load": [before, os.getloadavg()[0]], **result,
-                    }  # fmt: skip
-                    work.add(known[key])
-                runs.append(known[key])
-                say(f"{name:24} AUC {known[key]['auc']:.4f}")
+    say(f"{len(asked)} runs, {sum(r['key'] in known for r in asked)} of them in {work.path}")
+    for number, run in enumerate(asked, start=1):
+        name = f"{number:2}/{len(asked)}  {run['data']} {run['side']} seed {run['seed']}"
+        if run["key"] not in known:
+            before, began = os.getloadavg()[0], time.monotonic()
+            try:
+                keras = run["side"] == "keras"
+                result = train_keras(run["job"]) if keras else train_job(client, run["job"])
+            except (EmbermeshError, RuntimeError, subprocess.TimeoutExpired) as error:
+                failures.append(f"{name}: {error}")
+                say(f"{name:32} failed: {error}")
+                continue
+            seconds = time.monotonic() - began
+            known[run["key"]] = {
+                **run, "load": [before, os.getloadavg()[0]], "seconds": seconds, **result
+            }  # fmt: skip
+            work.add(known[run["key"]])
+        runs.append(known[run["key"]])
+        minutes = (time.monotonic() - start) / 60
+        say(f"{name:32} AUC {known[run['key']]['auc']:.4f}  after {minutes:.1f} min")
     return runs, failures
 
 

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bench.quality import plots
 from bench.quality.cases import DATA, SIDES, document
 from bench.quality.run import WorkFile, key_of
 from bench.quality.summary import rate, summarise, table
@@ -97,3 +99,21 @@ def test_a_rate_leaves_out_the_start_and_needs_two_points() -> None:
     assert rate(run("sync", 1, 0.7)["curve"]) == pytest.approx(900 / 3)
     assert rate([[1.0, 50, None], [2.0, 1000, 0.7]]) is None
     assert rate([]) is None
+
+
+def test_a_band_is_of_the_samples_that_all_seeds_have() -> None:
+    long = run("sync", 1, 0.7, curve=[[1.0, 10, 0.1], [2.0, 100, 0.5], [3.0, 900, 0.7]])
+    short = run("sync", 2, 0.7, curve=[[1.0, 200, None], [2.0, 300, 0.6], [3.0, 700, 0.8]])
+    samples, aucs = plots.band([long, short])
+    assert (samples[0], samples[-1]) == (300, 700)
+    np.testing.assert_allclose(aucs[:, 0], [0.55, 0.6])  # a quarter of the way from 0.5 to 0.7
+    np.testing.assert_allclose(aucs[:, -1], [0.65, 0.8])
+    samples, aucs = plots.band([long, run("sync", 3, 0.7, curve=[])])
+    assert (samples.shape, aucs.shape) == ((0,), (2, 0))
+
+
+def test_pictures_are_drawn_of_whatever_runs_there_are(tmp_path: Path) -> None:
+    runs = [run(side, seed, 0.7 + seed / 1e3) for side in ("sync", "hybrid") for seed in (1, 2)]
+    plots.draw(runs, summarise(runs), tmp_path)
+    for name in ("quality-auc.png", "quality-rate.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
