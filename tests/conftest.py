@@ -15,6 +15,7 @@ pytest_plugins = (
     "tests.fixtures.kafka_broker",
     "tests.fixtures.s3",
     "tests.fixtures.prometheus_server",
+    "tests.fixtures.browser",
 )
 
 

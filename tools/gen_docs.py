@@ -1,4 +1,5 @@
-"""Writes what comes from the code: docs/jobspec.md, docs/metrics.md and the Grafana dashboards.
+"""Writes what comes from the code: docs/cli.md, docs/jobspec.md, docs/metrics.md and the Grafana
+dashboards.
 
 `python -m tools.gen_docs` writes them; with `--check` it only says which are not current (exit 1).
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tools import dashboards, doc_jobspec, doc_metrics, grafana
+from tools import dashboards, doc_cli, doc_jobspec, doc_metrics, grafana
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,6 +19,7 @@ def documents(root: Path) -> dict[Path, str]:
     folder = root / "deploy" / "grafana" / "dashboards"
     return {
         **{folder / f"{d.uid}.json": grafana.render(d) for d in dashboards.ALL},
+        root / "docs" / "cli.md": doc_cli.render(),
         root / "docs" / "jobspec.md": doc_jobspec.render(),
         root / "docs" / "metrics.md": doc_metrics.render(root),
     }
