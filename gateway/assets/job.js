@@ -115,7 +115,9 @@ export class JobPage {
     if (before?.state !== job.state) {
       this._state.replaceChildren(badge(job.state));
       document.title = `${job.id} · ${job.state} · Embermesh`;
-      if (before) this._notices.announce(`${job.id} is ${job.state}`);
+    }
+    if (before && (before.state !== job.state || before.generation !== job.generation)) {
+      this._notices.announce(`${job.id} is ${job.state}, attempt ${job.generation}`);
     }
     setText(this._error, job.error);
     this._error.hidden = job.error === "";

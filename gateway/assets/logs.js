@@ -95,6 +95,5 @@ function element({ time, level, message, more }) {
     time ? h("span", { class: "line-time" }, `${time} `) : null,
     level ? h("span", { class: "line-level" }, `${level.padEnd(7)} `) : null,
     message,
-    more ? h("span", { class: "line-more" }, `  ${more}`) : null,
-    "\n");
+    more ? h("span", { class: "line-more" }, `  ${more}`) : null);
 }
