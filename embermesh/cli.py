@@ -14,7 +14,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from embermesh import cli_access, cli_context, cli_data, completion, follow, render, session, settings
+from embermesh import (
+    cli_access,
+    cli_context,
+    cli_data,
+    completion,
+    follow,
+    render,
+    session,
+    settings,
+)
 from embermesh import doctor as checks
 from embermesh.cluster import LocalCluster
 from embermesh.output import (
@@ -41,8 +50,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(cli_data.produce)
-app.command("export-rows")(cli_data.export_rows)
 app.add_typer(cli_access.tokens, name="token")
 app.add_typer(cli_access.tenants, name="tenant")
 app.add_typer(cli_context.app, name="context")
@@ -307,6 +314,10 @@ def scale(
     """Change the number of trainers of a running job."""
     with connect() as client:
         show_job(client.scale(job, trainers=trainers, version=version), as_json)
+
+
+app.command()(cli_data.produce)
+app.command("export-rows")(cli_data.export_rows)
 
 
 @app.command()

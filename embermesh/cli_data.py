@@ -1,4 +1,4 @@
-"""Commands that move data and don't need a gateway: `embermesh produce` and `embermesh export-rows`."""
+"""Commands that move data and need no gateway: `embermesh produce` and `embermesh export-rows`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a shell offers after Tab: names that only the gateway or the configuration knows.
 
-A shell that waits is worse than one that offers nothing: the gateway gets a second, and whatever goes
-wrong is an empty offer.
+A shell that waits is worse than one that offers nothing: the gateway gets a second, and whatever
+goes wrong is an empty offer.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def script(shell: Shell) -> str:
     # typer's public way to this text adds options that write into the user's start-up files.
     from typer._completion_shared import get_completion_script
 
-    return get_completion_script(
-        prog_name=PROGRAM, complete_var=VARIABLE, shell=shell.value
-    )
+    return get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell.value)
 
 
 def prepare() -> None:

@@ -1,7 +1,7 @@
 """The user's contexts: gateways by name, with where each one's token lies.
 
-They are in `embermesh/config.yaml` below $XDG_CONFIG_HOME, else ~/.config. A context refers to its token
-by file, so that the configuration holds no secret and may be shared.
+They are in `embermesh/config.yaml` below $XDG_CONFIG_HOME, else ~/.config. A context refers to its
+token by file, so that the configuration holds no secret and may be shared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UserConfig(Strict):
     """The whole file."""
 
     current: str | None = None  # the context that is used; None: the cluster of `embermesh up`
-    contexts: dict[ContextName, Context] = {}
+    contexts: dict[ContextName, Context] = Field(default_factory=dict)
 
     @pydantic.model_validator(mode="after")
     def _current_is_known(self) -> UserConfig:
@@ -83,8 +83,8 @@ def config_path(env: Mapping[str, str] | None = None) -> Path:
 
 
 def load(path: Path) -> UserConfig:
-    """The contexts of `path`; none where there is no file. Raises InvalidInput that names the file and
-    what is wrong in it.
+    """The contexts of `path`; none where there is no file. Raises InvalidInput that names the file
+    and what is wrong in it.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -113,8 +113,8 @@ def save(path: Path, contexts: UserConfig) -> None:
 
 
 def read_token(file: str) -> str:
-    """The token in `file`. Raises InvalidInput when it can't be read, is empty, or when others than its
-    owner may read it.
+    """The token in `file`. Raises InvalidInput when it can't be read, is empty, or when others than
+    its owner may use it.
     """
     path = Path(file).expanduser()
     try:

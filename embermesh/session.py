@@ -73,9 +73,7 @@ def gateway(options: Options | None = None) -> Choice:
 def choose(options: Options, own: UserSettings, known: UserConfig, local: str | None) -> Choice:
     """The rule, from what there is; `local` is the URL of the local cluster."""
     if own.url and own.context:
-        raise InvalidInput(
-            "EMBERMESH_URL and EMBERMESH_CONTEXT name two gateways; set one of them"
-        )
+        raise InvalidInput("EMBERMESH_URL and EMBERMESH_CONTEXT name two gateways; set one of them")
     mine = own.bearer()
     if options.url:
         found = Choice(options.url, "--url", token=mine)

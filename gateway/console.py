@@ -1,7 +1,7 @@
 """The web console at `/`: a page, its modules and its styles, as they lie in `assets`.
 
-It is a client of the REST API like any other: nothing here reads a job or decides who may see one. The
-page is the same for everybody, so it needs no token; it asks for one where the API wants one.
+It is a client of the REST API like any other: nothing here reads a job or decides who may see one.
+The page is the same for everybody, so it needs no token; it asks for one where the API wants one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    # Asked again each time, so that a new gateway never runs beside an old page; a 304 costs nothing.
+    # Asked again each time: a new gateway never serves an old page, and a 304 costs nothing.
     "Cache-Control": "no-cache",
 }
 

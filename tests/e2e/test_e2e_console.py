@@ -1,5 +1,5 @@
-"""The console before a real cluster: from the list to a job that trains, its curves, a checkpoint, a
-scaling, a restore from the page, and its end.
+"""The console before a real cluster: from the list to a job that trains, its curves, a checkpoint,
+a scaling, its end, and a restore, all from the page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The console's files over real HTTP: complete, closed to everything foreign, and no part of the API."""
+"""The console's files over real HTTP: complete, closed to all that is foreign, no part of the API."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_file_is_small_and_asks_nobody_else(path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_wheel_holds_the_console(tmp_path: Path) -> None:
-    """The Python part of the wheel as `pip wheel` makes it; the extensions are left out for speed."""
+    """The Python part of the wheel as pip makes it; the extensions are left out for speed."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     command += ["--config-settings", "wheel.cmake=false", "--wheel-dir", str(tmp_path), str(ROOT)]
     subprocess.run(command, check=True, timeout=100, capture_output=True)
