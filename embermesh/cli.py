@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     completion.prepare()
     try:
-        app(args=None if arguments is None else list(arguments))
+        app(None if arguments is None else list(arguments), prog_name=completion.PROGRAM)
     except (errors.InvalidInput, errors.NotFound) as error:
         _fail(error, EXIT_INPUT)
     except (errors.Unavailable, errors.DeadlineExceeded) as error:

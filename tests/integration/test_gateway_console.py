@@ -1,4 +1,4 @@
-"""The console's files over real HTTP: complete, closed to all that is foreign, no part of the API."""
+"""The console's files over real HTTP: complete, closed to what is foreign, no part of the API."""
 
 from __future__ import annotations
 
