@@ -130,9 +130,7 @@ def test_hostile_texts_stay_texts(harness: Harness, browser: Browser) -> None:
     record = new_record(validate({**harness.spec, "data": {"source": "synthetic://criteo"}}), 1.0)
     spec = {**record.spec, "data": {**record.spec["data"], "source": evil}}
     record = dataclasses.replace(
-        record,
-        **{"id": evil, "name": evil, "spec": spec, "error": evil, "state": JobState.FAILED},
-        generation=1,
+        record, id=evil, name=evil, spec=spec, error=evil, state=JobState.FAILED, generation=1
     )
     harness.gateway.store.create(record, "", b"")
     harness.gateway.registry.emit(evil, evil, evil)
