@@ -26,7 +26,7 @@ $(KAFKA): deploy/kafka/pom.xml
 $(GRAFANA): deploy/grafana/check/package.json
 	@tools/setup.sh grafana
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e e2e-compose e2e-k8s bench-train bench-engine bench-quality demo dashboards-png up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e e2e-compose e2e-k8s bench-train bench-engine bench-quality demo dashboards-png console-png up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -86,6 +86,9 @@ demo: $(BUILT) ## train, checkpoint and restore one job; the last line is its re
 
 dashboards-png: setup ## run a job on a cluster of its own and draw every dashboard from a live Prometheus
 	@$(PY) -m tools.dashboards_png $(or $(OUT),build/dashboards)
+
+console-png: setup ## run a job on a cluster of its own and take a picture of every page of the console, light and dark
+	@$(PY) -m tools.console_png $(or $(OUT),build/console)
 
 up: ## start every service in containers
 	@docker compose up --detach --build --wait

@@ -1,30 +1,36 @@
 """The `embermesh` command: a thin shell over `Client` and `LocalCluster`.
 
 Standard output carries the answer (tables, or with --json nothing but JSON); progress and errors go
-to standard error. Exit codes: 0 fine; 1 the job failed or the request was refused; 2 wrong usage or
-input; 3 not reachable.
+to standard error. Exit codes are those of `embermesh.output`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 
-from embermesh import cli_access, follow, render, settings
+from embermesh import (
+    cli_access,
+    cli_context,
+    cli_data,
+    completion,
+    follow,
+    render,
+    session,
+    settings,
+)
 from embermesh import doctor as checks
 from embermesh.cluster import LocalCluster
 from embermesh.output import (
     EXIT_FAILED,
     EXIT_INPUT,
     EXIT_UNREACHABLE,
+    AsJson,
     exit_with,
     out,
     print_json,
@@ -33,13 +39,12 @@ from embermesh.output import (
     show_started,
     watch_job,
 )
-from embermesh.session import connect, gateway_url
+from embermesh.session import connect
 from services.kit import errors
 from services.kit.discovery import Role
 
 app = typer.Typer(
     name="embermesh",
-    help="Trains click models on sharded parameter servers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,17 +52,17 @@ app = typer.Typer(
 )
 app.add_typer(cli_access.tokens, name="token")
 app.add_typer(cli_access.tenants, name="tenant")
+app.add_typer(cli_context.app, name="context")
 
 
-class MessageFormat(str, enum.Enum):
-    """What one Kafka message holds."""
-
-    JSON = "json"
-    ARROW = "arrow"
-
-
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Job id, e.g. criteo-deepfm-x7k2qa.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+JobId = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Job id, e.g. criteo-deepfm-x7k2qa.",
+        autocompletion=completion.job_ids,
+    ),
+]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job is over.")]
 
 
@@ -65,17 +70,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits with its code; an expected failure is one message, never a
     stack trace.
     """
+    completion.prepare()
     try:
-        app(args=None if arguments is None else list(arguments))
+        app(None if arguments is None else list(arguments), prog_name=completion.PROGRAM)
     except (errors.InvalidInput, errors.NotFound) as error:
         _fail(error, EXIT_INPUT)
     except (errors.Unavailable, errors.DeadlineExceeded) as error:
         _fail(error, EXIT_UNREACHABLE, hint=str(error).startswith("no gateway"))
     except errors.Unauthenticated as error:
-        say("set EMBERMESH_TOKEN_FILE, or EMBERMESH_TOKEN, to a token of this gateway")
+        say(
+            "set EMBERMESH_TOKEN_FILE, or EMBERMESH_TOKEN, to a token of this gateway, or give its "
+            "context a --token-file"
+        )
         _fail(error, EXIT_FAILED)
     except errors.EmbermeshError as error:
         _fail(error, EXIT_FAILED)
+
+
+@app.callback()
+def options(
+    url: Annotated[str, typer.Option(help="Of the gateway, for this command.")] = "",
+    token_file: Annotated[
+        str, typer.Option(help="File with your token, mode 600, for this command.")
+    ] = "",
+    context: Annotated[
+        str, typer.Option(help="Another context.", autocompletion=completion.context_names)
+    ] = "",
+) -> None:
+    """Trains click models on sharded parameter servers."""
+    session.give(session.Options(url=url, token_file=token_file, context=context))
 
 
 @app.command()
@@ -96,15 +119,21 @@ def up(
     else:
         out().print(f"gateway ready at {state.url} (its API: {state.url}/docs)", soft_wrap=True)
         out().print(f"logs in {cluster.folder / 'logs'}", soft_wrap=True)
+    chosen = session.gateway()
+    if chosen.url != state.url:
+        say(f"commands go to {chosen.url} all the same: {chosen.origin} is nearer")
 
 
 @app.command()
-def down() -> None:
+def down(as_json: AsJson = False) -> None:
     """Cancel the jobs of the local cluster and stop it."""
     cluster = LocalCluster(settings.load().state_path, say)
+    stopped = cluster.down()
+    if as_json:
+        print_json({"stopped": stopped, "folder": str(cluster.folder)})
+        return
     out().print(
-        "stopped" if cluster.down() else f"no cluster is running in {cluster.folder}",
-        soft_wrap=True,
+        "stopped" if stopped else f"no cluster is running in {cluster.folder}", soft_wrap=True
     )
 
 
@@ -197,14 +226,17 @@ def logs(
     following: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line: role, rank, line.")
+    ] = False,
 ) -> None:
     """Print the log lines of a job's processes."""
     with connect() as client:
-        texts = (follow.follow if following else follow.read)(
+        chunks = (follow.follow if following else follow.read)(
             client, job, None if role is None else str(role), rank, tail
         )
-        for text in texts:
-            sys.stdout.write(text)
+        for chunk in chunks:
+            sys.stdout.write(chunk.as_json() if as_json else chunk.as_text(named=not following))
             sys.stdout.flush()
 
 
@@ -291,70 +323,14 @@ def scale(
         show_job(view, as_json)
 
 
-@app.command()
-def produce(
-    source: Annotated[str, typer.Argument(metavar="FILE", help="File, glob, or s3:// URI.")],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="kafka://HOST:PORT/TOPIC")],
-    message: Annotated[
-        MessageFormat, typer.Option("--format", help="One JSON row, or many Arrow rows a message.")
-    ] = MessageFormat.JSON,
-    file_format: Annotated[
-        str, typer.Option(help="auto, criteo-tsv, tsv, csv or parquet.")
-    ] = "auto",
-    rows_per_message: Annotated[int, typer.Option(min=1, help="With --format arrow.")] = 256,
-    create: Annotated[
-        int | None, typer.Option(min=1, help="Create the topic with so many partitions.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many rows.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write the rows of files to a Kafka topic, in file order."""
-    from embermesh import produce as producing  # brings pyarrow and kafka-python, half a second
-
-    servers, name = split_topic(topic)
-    with Console(stderr=True).status(f"writing to {name}") as status:
-        done = producing.produce(
-            source if "://" in source else f"file://{source}",
-            servers,
-            name,
-            message_format=str(message.value),
-            data_format=file_format,
-            rows_per_message=rows_per_message,
-            create_partitions=create,
-            limit=limit,
-            progress=lambda rows: status.update(f"writing to {name}: {render.count(rows)} rows"),
-        )
-    if as_json:
-        print_json(dataclasses.asdict(done))
-        return
-    bad = f", {done.bad_lines} malformed lines left out" if done.bad_lines else ""
-    out().print(f"{done.rows} rows in {done.messages} messages{bad}, {done.seconds:.1f} s")
-
-
-@app.command("export-rows")
-def export_rows(
-    checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="Folder or manifest of a checkpoint.")
-    ],
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet file to write.")],
-    table: Annotated[str, typer.Option(help="Which embedding table, e.g. C1.")],
-    state: Annotated[bool, typer.Option("--state", help="The optimizer's state too.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Write the rows of an embedding table to a Parquet file, for pandas, DuckDB and others."""
-    from embermesh import export  # brings pyarrow, half a second
-
-    done = export.export_rows(checkpoint, table, target, with_state=state)
-    if as_json:
-        print_json(dataclasses.asdict(done))
-        return
-    out().print(f"{done.rows} rows of {done.dim} weights in {done.file}", soft_wrap=True)
+app.command()(cli_data.produce)
+app.command("export-rows")(cli_data.export_rows)
 
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine: what is there, what is missing, how to get it."""
-    found = checks.examine(gateway_url(), settings.load().state_path)
+    found = checks.examine(session.gateway().url, settings.load().state_path)
     if as_json:
         print_json([dataclasses.asdict(c) for c in found])
     else:
@@ -363,13 +339,12 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def split_topic(uri: str) -> tuple[str, str]:
-    """kafka://HOST:PORT/TOPIC -> (HOST:PORT, TOPIC). Raises InvalidInput."""
-    parts = urlsplit(uri)
-    name = parts.path.strip("/")
-    if parts.scheme != "kafka" or not parts.netloc or not name or "/" in name:
-        raise errors.InvalidInput(f"topic {uri!r}: write it like kafka://127.0.0.1:9092/clicks")
-    return parts.netloc, name
+@app.command("completion")
+def print_completion(
+    shell: Annotated[completion.Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print the script that lets a shell complete commands, options and job ids."""
+    sys.stdout.write(completion.script(shell) + "\n")
 
 
 def _spec(file: str) -> str | Path:
@@ -379,7 +354,7 @@ def _spec(file: str) -> str | Path:
 def _fail(error: errors.EmbermeshError, code: int, *, hint: bool = False) -> None:
     say(f"error: {error}")
     if hint:
-        say("start a local cluster with `embermesh up`, or set EMBERMESH_URL")
+        say("start a local cluster with `embermesh up`, or choose a gateway: `embermesh context`")
     sys.exit(code)
 
 

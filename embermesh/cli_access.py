@@ -9,7 +9,7 @@ import typer
 
 from embermesh import render
 from embermesh.access import Access
-from embermesh.output import out, print_json, say
+from embermesh.output import AsJson, out, print_json, say
 from embermesh.session import connect
 from gateway.access_config import AccessConfig
 from gateway.identity import digest, new_token
@@ -18,8 +18,6 @@ from services.kit.errors import InvalidInput
 
 tokens = typer.Typer(help="Tokens that open the gateway.", no_args_is_help=True)
 tenants = typer.Typer(help="Tenants: what they use, and their quotas.", no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 
 @tokens.command("generate")
@@ -69,11 +67,17 @@ def list_tokens(as_json: AsJson = False) -> None:
 
 
 @tokens.command("revoke")
-def revoke(token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")]) -> None:
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")],
+    as_json: AsJson = False,
+) -> None:
     """End a token at once."""
     with connect() as client:
         Access(client).revoke_token(token)
-    out().print(f"{token} is revoked")
+    if as_json:
+        print_json({"revoked": token})
+    else:
+        out().print(f"{token} is revoked")
 
 
 @tenants.command("list")

@@ -5,6 +5,8 @@ Which processes a job has follows from its spec, so logs can also be read when t
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,8 +20,28 @@ EVERY_SECONDS = 1.0
 ROLES = {Role.TRAINER: "trainers", Role.SPARSE_PS: "sparse_ps", Role.DENSE_PS: "dense_ps"}
 
 
-def read(client: Client, job: str, role: str | None, rank: int | None, tail: int) -> Iterator[str]:
-    """The last `tail` lines of every chosen process, each under its name.
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """Whole lines of one process."""
+
+    role: str
+    rank: int
+    text: str
+
+    def as_text(self, *, named: bool) -> str:
+        """The lines, under the process's name where asked."""
+        return f"==> {self.role}-{self.rank} <==\n{self.text}" if named else self.text
+
+    def as_json(self) -> str:
+        """One JSON object for each line."""
+        said = ({"role": self.role, "rank": self.rank, "line": x} for x in self.text.splitlines())
+        return "".join(json.dumps(line) + "\n" for line in said)
+
+
+def read(
+    client: Client, job: str, role: str | None, rank: int | None, tail: int
+) -> Iterator[Chunk]:
+    """The last `tail` lines of every chosen process.
 
     Raises NotFound when none of them has a log.
     """
@@ -29,7 +51,7 @@ def read(client: Client, job: str, role: str | None, rank: int | None, tail: int
         with suppress(NotFound):  # it has not been started yet
             text = client.logs(job, role=process[0], rank=process[1], tail=tail)
             found = True
-            yield f"==> {process[0]}-{process[1]} <==\n{text}"
+            yield Chunk(*process, text)
     if not found:
         raise NotFound(f"job {job} ({view.state}) has no log of {role or 'any process'}")
 
@@ -41,7 +63,7 @@ def follow(
     rank: int | None,
     tail: int,
     every: float = EVERY_SECONDS,
-) -> Iterator[str]:
+) -> Iterator[Chunk]:
     """The last `tail` lines of every chosen process, then what they add, until the job is over.
 
     Each process is read by itself, so that the lines it adds can be told from those already given.
@@ -54,7 +76,7 @@ def follow(
             with suppress(NotFound):
                 text = client.logs(job, role=process[0], rank=process[1], tail=tail)
                 lines = text.splitlines(keepends=True)
-                yield "".join(added(seen.get(process, []), lines))
+                yield Chunk(*process, "".join(added(seen.get(process, []), lines)))
                 seen[process] = lines
         if view.state.final:
             return

@@ -1,15 +1,11 @@
-"""How commands answer: to standard output what was asked for, to standard error everything else.
-
-Exit codes: 0 fine; 1 the job failed or the request was refused; 2 wrong usage or input; 3 not
-reachable; 130 interrupted.
-"""
+"""How commands answer: to standard output what was asked for, to standard error everything else."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -21,6 +17,15 @@ from embermesh.watch import watch
 from services.api.views import JobState, JobView
 
 EXIT_FAILED, EXIT_INPUT, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_CODES = {
+    0: "fine; with --watch: the job succeeded",
+    EXIT_FAILED: "the job failed or was cancelled, or the request was refused",
+    EXIT_INPUT: "wrong usage or input: an option, a file, a JobSpec, a name that doesn't exist",
+    EXIT_UNREACHABLE: "not reachable, or no answer in time",
+    EXIT_INTERRUPTED: "interrupted by Ctrl-C; the job goes on",
+}
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 
 def out() -> Console:

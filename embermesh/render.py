@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from embermesh.contexts import UserConfig
 from embermesh.doctor import Check
 from services.api.access import TenantView, TokenView
 from services.api.views import (
@@ -96,6 +97,15 @@ def tenants_table(tenants: Iterable[TenantView]) -> Table:
             f"{used.trainers}{'' if bound.trainers is None else f' / {bound.trainers}'}",
             f"{size(used.memory_bytes)}{memory}",
         )
+    return table
+
+
+def contexts_table(known: UserConfig) -> Table:
+    """One line per context."""
+    table = _table("", "context", "gateway", "token file")
+    for name, context in sorted(known.contexts.items()):
+        mark = "*" if name == known.current else ""
+        table.add_row(mark, name, escape(context.url), escape(context.token_file))
     return table
 
 

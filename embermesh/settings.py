@@ -34,7 +34,8 @@ class UserSettings:
     """What `embermesh` commands read from the environment."""
 
     PREFIX: ClassVar[str] = "EMBERMESH_"
-    url: str = ""  # of the gateway; empty = that of the local cluster, else DEFAULT_URL
+    url: str = ""  # of the gateway; empty: as `embermesh.session` chooses
+    context: str = ""  # name of one in the configuration file, instead of its current one
     state_dir: str = ".embermesh"  # state and logs of the local cluster
     timeout: float = 30.0  # seconds a request to the gateway may take
     token: str = ""  # sent to the gateway; a gateway that is open needs none

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
 
-from gateway import problems
+from gateway import console, problems
 from gateway.deps import Gateway
 from gateway.middleware import REQUEST_ID, Bounded, Observed
 from gateway.routes import access, checkpoints, jobs, operations, stream
@@ -38,6 +38,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     problems.install(app)
     for module in (jobs, checkpoints, stream, access, operations):
         app.include_router(module.router)
+    app.include_router(console.router())
     # The last one added is the outermost.
     app.add_middleware(Bounded, limit=gateway.access.max_body_bytes)
     if gateway.access.origins:

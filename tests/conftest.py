@@ -16,6 +16,7 @@ pytest_plugins = (
     "tests.fixtures.s3",
     "tests.fixtures.prometheus_server",
     "tests.fixtures.kubernetes_api",
+    "tests.fixtures.browser",
 )
 
 

