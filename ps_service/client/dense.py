@@ -21,6 +21,7 @@ from services.api.manifest import PositionEntry
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
+from services.kit.tracing import Tracing
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -80,6 +81,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         stop: threading.Event | None = None,
         metrics: ClientMetrics | None = None,
         tls: Tls | None = None,
+        traces: Tracing | None = None,
     ) -> None:
         """See `Peers`."""
         super().__init__(
@@ -94,6 +96,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             stop=stop,
             metrics=metrics,
             tls=tls,
+            traces=traces,
         )
         self._places: list[slice] = []  # of each block in the flat array
         self._versions = [0] * len(self)  # of each block, as of the values read last
