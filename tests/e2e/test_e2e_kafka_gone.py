@@ -32,8 +32,14 @@ def own_broker(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[KafkaBroke
     broker.stop(grace=0)
 
 
-@pytest.mark.parametrize("kafka_client", ["kafka-python", "confluent"])
-@pytest.mark.parametrize("seconds", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kafka_client", "seconds"),
+    [
+        ("kafka-python", 8),
+        pytest.param("kafka-python", 60, marks=pytest.mark.slow),
+        pytest.param("confluent", 60, marks=pytest.mark.slow),
+    ],
+)
 def test_the_broker_is_gone_while_a_job_trains(
     own_broker: KafkaBroker, client: Client, tmp_path: Path, kafka_client: str, seconds: float
 ) -> None:
