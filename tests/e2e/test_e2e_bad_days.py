@@ -1,7 +1,7 @@
 """Days on which what a job stands on goes away: Redis, the disk, its own processes. The job goes
 on, or says why not, and nothing of it is lost.
 
-The quick variants run with all tests; `slow` ones last as long as the days that people have.
+Those that aren't `slow` run with all tests; the others last as long as people's bad days do.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def redis_gone(cluster: LocalCluster, how: str) -> Iterator[None]:
     ("how", "seconds"),
     [
         ("killed", 8),
-        ("frozen", 8),
+        pytest.param("frozen", 8, marks=pytest.mark.slow),
         pytest.param("killed", 60, marks=pytest.mark.slow),
         pytest.param("frozen", 60, marks=pytest.mark.slow),
     ],
@@ -183,7 +183,7 @@ def verified(uri: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("rows", "kills", "every"),
     [
-        (20_000, 2, 3.0),
+        pytest.param(20_000, 2, 3.0, marks=pytest.mark.slow, id="a moment"),
         pytest.param(
             60_000, 30, 10.0, marks=[pytest.mark.slow, pytest.mark.timeout(900)], id="5 minutes"
         ),

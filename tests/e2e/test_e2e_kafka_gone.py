@@ -15,7 +15,7 @@ from tests.e2e.waiting import until
 from tests.fixtures.kafka_broker import JARS, KafkaBroker
 from tests.fixtures.row_counts import counting_job, produce_rows, updates_of_rows
 
-pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]
 PARTITIONS, ROWS = 4, 20_000
 
 
@@ -36,8 +36,8 @@ def own_broker(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[KafkaBroke
     ("kafka_client", "seconds"),
     [
         ("kafka-python", 8),
-        pytest.param("kafka-python", 60, marks=pytest.mark.slow),
-        pytest.param("confluent", 60, marks=pytest.mark.slow),
+        ("kafka-python", 60),
+        ("confluent", 60),
     ],
 )
 def test_the_broker_is_gone_while_a_job_trains(
