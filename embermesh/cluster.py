@@ -34,6 +34,8 @@ from gateway.access_config import OPEN_LOOPBACK, AccessConfig
 from gateway.config import GatewayConfig
 from services.checkpoint.config import CheckpointServiceConfig
 from services.kit import config, discovery, errors
+from services.kit.tls import TlsConfig
+from services.kit.tracing import TracingConfig
 
 DEFAULT_PORT = 8080
 START_SECONDS = 60.0  # for one service to become ready
@@ -177,7 +179,8 @@ class LocalCluster:
             )
         self._say(f"starting {name}")
         log = self.folder / "logs" / f"{name}.log"
-        service = Service(id=spawn(command, {**config.inherited(), **env}, log), port=port, log=log)
+        env = {**config.inherited(), **self._shared(), **env}
+        service = Service(id=spawn(command, env, log), port=port, log=log)
         state = state.model_copy(update={"services": {**state.services, name: service}})
         self._write(state)
         return state
@@ -212,6 +215,14 @@ class LocalCluster:
         access = AccessConfig(mode=OPEN_LOOPBACK)
         env = {**config.environment(gateway), **config.environment(access)}
         return _module("gateway"), env, gateway.port
+
+    @staticmethod
+    def _shared() -> dict[str, str]:
+        """Settings of whoever calls `up` that hold for every process: certificates, traces."""
+        return {
+            **config.environment(config.load(TlsConfig)),
+            **config.environment(config.load(TracingConfig)),
+        }
 
     def _await(self, state: ClusterState, name: str) -> None:
         service = state.services[name]

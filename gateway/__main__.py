@@ -33,10 +33,11 @@ from gateway.rate import RateLimiter
 from gateway.reconciler import Limits
 from gateway.targets import Measured, Target
 from gateway.tenancy import Tenancy
-from services.kit import config, lifecycle, plugins, telemetry, tls, usage
+from services.kit import config, lifecycle, plugins, telemetry, tls, tracing, usage
 from services.kit.discovery import Registry
 from services.kit.errors import Unavailable
 from services.kit.storage import Storage
+from services.kit.tracing import TracingConfig
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ def serve(stop: threading.Event) -> None:
     usage.expose(registry)
     access = config.load(AccessConfig)
     access.check_host(settings.host)
-    gateway, reconciler = assemble(settings, registry, access, tls.load())
+    otlp = config.load(TracingConfig)
+    gateway, reconciler = assemble(settings, registry, access, tls.load(), otlp)
     _say_who_may_come(access)
     with _listen(settings.host, settings.port) as listener:
         server = uvicorn.Server(
@@ -77,6 +79,7 @@ def serve(stop: threading.Event) -> None:
             gateway.checkpoints.close()  # a request that waits for one ends with an error now
             thread.join()
             gateway.audit.close()
+            gateway.traces.close()
     if not stop.is_set():
         raise Unavailable("the HTTP server ended by itself; its log says why")
 
@@ -86,10 +89,12 @@ def assemble(
     metrics_registry: prometheus_client.CollectorRegistry,
     access: AccessConfig,
     certificates: tls.Tls | None = None,
+    otlp: TracingConfig | None = None,
 ) -> tuple[Gateway, Reconciler]:
     """The parts as the settings describe them. Raises InvalidInput for an unknown target, an
     audit file that can't be written, or an issuer that isn't https://.
     """
+    traces = tracing.start(otlp or TracingConfig(), "gateway", metrics_registry)
     client = storing.connect(settings.redis_url)
     store, registry = storing.JobStore(client), Registry(client)
     create_target = plugins.load("gateway.targets", settings.target)
@@ -97,7 +102,7 @@ def assemble(
     if isinstance(target, Measured):
         target.expose(metrics_registry)
     checkpoints = CheckpointClient(
-        settings.checkpoint_address, settings.checkpoint_seconds, tls=certificates
+        settings.checkpoint_address, settings.checkpoint_seconds, tls=certificates, traces=traces
     )
     metrics = GatewayMetrics(metrics_registry)
     tools = Tools(
@@ -111,6 +116,7 @@ def assemble(
             settings.member_host,
             settings.log_level,
             certificates.settings if certificates else None,
+            otlp,
         ),
         limits=Limits(
             start=settings.start_seconds,
@@ -118,6 +124,7 @@ def assemble(
             silence=settings.silence_seconds,
             checkpoint=settings.checkpoint_seconds,
         ),
+        traces=traces,
     )
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     reconciler = Reconciler(tools, owner, settings.tick_seconds, settings.lease_seconds)
@@ -138,6 +145,7 @@ def assemble(
         audit=Audit(access.audit_file),
         wake=reconciler.wake,
         clock=time.time,
+        traces=traces,
     )
     return gateway, reconciler
 

@@ -49,7 +49,9 @@ def create_app(gateway: Gateway) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match"],
             expose_headers=["ETag", "Location", "Retry-After", REQUEST_ID],
         )
-    app.add_middleware(Observed, metrics=gateway.metrics, audit=gateway.audit)
+    app.add_middleware(
+        Observed, metrics=gateway.metrics, audit=gateway.audit, traces=gateway.traces
+    )
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
 

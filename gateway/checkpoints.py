@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 import grpc
 
 from services.api.views import CheckpointView
-from services.kit import errors, rpc
+from services.kit import errors, rpc, tracing
 from services.kit.tls import Tls
+from services.kit.tracing import Tracing
+from services.kit.trail import bound
 from services.wire import checkpoint_pb2, checkpoint_pb2_grpc
 
 LIST_SECONDS = 30.0
@@ -48,9 +50,10 @@ class CheckpointClient:
         seconds: float,
         clock: Callable[[], float] = time.time,
         tls: Tls | None = None,
+        traces: Tracing = tracing.OFF,
     ) -> None:
         self._address, self._seconds, self._clock = address, seconds, clock
-        self._channel = rpc.connect(address, tls)
+        self._channel = rpc.connect(address, tls, traces=traces)
         self._stub = checkpoint_pb2_grpc.CheckpointStub(self._channel)
         self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="checkpoint")
         self._lock = threading.Lock()  # guards _calls
@@ -82,7 +85,7 @@ class CheckpointClient:
             began = before.began if before is not None and same else self._clock()
             call = Call(generation, purpose, began)
             self._calls[job] = call
-            self._pool.submit(self._run, job, call)
+            self._pool.submit(bound(self._run), job, call)
 
     def call_of(self, job: str, generation: int) -> Call | None:
         """The last background call for that generation."""

@@ -14,6 +14,7 @@ from services.kit import config
 from services.kit.discovery import Role, Run
 from services.kit.member import MemberConfig
 from services.kit.tls import TlsConfig
+from services.kit.tracing import TracingConfig
 
 PARTITIONS = 1024  # P of every job; a checkpoint of another P can't be restored
 _MODULES: dict[Role, tuple[str, tuple[str, ...]]] = {
@@ -35,6 +36,7 @@ class Surroundings:
     host: str  # interface of their ports
     log_level: str
     tls: TlsConfig | None = None  # certificates, where the gateway has them: the processes' too
+    otlp: TracingConfig | None = None  # where traces go, where the gateway's do
 
 
 def make_run(record: JobRecord, spec: JobSpec) -> Run:
@@ -85,6 +87,8 @@ def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec
         env = {**_COMMON_ENV, **config.environment(member)}
         if around.tls is not None:
             env |= config.environment(around.tls)
+        if around.otlp is not None:
+            env |= config.environment(around.otlp)
         place = (run.job, run.generation, role, rank)
         size = sizes[role]
         specs.append(ProcessSpec(*place, module, arguments, env, member.incarnation, size))

@@ -24,9 +24,11 @@ from gateway.store import JobStore
 from gateway.targets import Target
 from gateway.tenancy import Tenancy
 from services.api.access import AccessRole
+from services.kit import tracing
 from services.kit.discovery import Registry
 from services.kit.errors import Forbidden, NotFound, Unauthenticated
 from services.kit.storage import Storage
+from services.kit.tracing import Tracing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Gateway:
     audit: Audit
     wake: Callable[[], None]  # tells the reconciler that something was asked
     clock: Callable[[], float]
+    traces: Tracing = tracing.OFF
     closing: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def job(self, who: Identity, job: str) -> JobRecord:

@@ -25,9 +25,11 @@ from gateway.reconciler import Limits, Seen
 from gateway.record import JobRecord
 from gateway.store import JobStore, Lease
 from gateway.targets import Keeper, Target
+from services.kit import tracing
 from services.kit.discovery import Member, Registry, Role, Run, incarnation_of
 from services.kit.errors import Conflict, EmbermeshError, NoRoom, NotFound, Unavailable
 from services.kit.telemetry import timed
+from services.kit.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class Tools:
     around: compiling.Surroundings
     limits: Limits
     clock: Callable[[], float] = time.time
+    traces: Tracing = tracing.OFF
 
 
 class Reconciler:
@@ -218,23 +221,43 @@ class Reconciler:
         tools, lease = self._tools, self._lease
         if lease is None:
             return False
+        began = time.time_ns()
         seen = self._see(record)
         wished, said = self._autoscaler.consider(record, seen.members, tools.clock())
         step = reconciler.step(wished, seen, tools.clock(), tools.limits)
-        changed = step.record != record
-        stored = tools.store.save(step.record, lease) if changed else record
+        changed, taken = step.record != record, (*said, *step.actions)
+        if not changed and not taken:  # as nearly always: a look that leaves no trace
+            return False
+        about = {
+            "embermesh.job": record.id,
+            "embermesh.state": str(step.record.state),
+            "embermesh.actions": [action.kind for action in taken],
+        }
+        with tools.traces.span("reconcile", about, since=began):
+            self._carry_out(record, seen, step.record, taken, lease)
+        return changed
+
+    def _carry_out(
+        self,
+        record: JobRecord,
+        seen: Seen,
+        becomes: JobRecord,
+        taken: Sequence[Action],
+        lease: Lease,
+    ) -> None:
+        tools = self._tools
+        stored = tools.store.save(becomes, lease) if becomes != record else record
         if stored.generation == record.generation and stored.incarnations != record.incarnations:
             tools.metrics.reassignments.inc()
         elif stored.restarts > record.restarts:
             tools.metrics.restarts.inc()
-        if step.actions and not tools.store.renew(lease, self._lease_seconds):
+        if taken and not tools.store.renew(lease, self._lease_seconds):
             raise Conflict(f"job {record.id}: this gateway lost the lead")
-        for action in (*said, *step.actions):
+        for action in taken:
             self._act(stored, seen, action, lease)
             tools.metrics.actions.labels(action.kind).inc()
         if stored.state.final:
             tools.checkpoints.forget(record.id)
-        return changed
 
     def _see(self, record: JobRecord) -> Seen:
         tools, job, generation = self._tools, record.id, record.generation

@@ -1,5 +1,5 @@
-"""What happens to every request around its route, as plain ASGI: a request id, a bound on the body,
-a time in the metrics, and a line in the audit log.
+"""What happens to every request around its route, as plain ASGI: a request id, a span, a bound on
+the body, a time in the metrics, and a line in the audit log.
 """
 
 from __future__ import annotations
@@ -15,26 +15,42 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.audit import Audit
 from gateway.metrics import GatewayMetrics, method_label
+from services.kit import tracing, trail
+from services.kit.tracing import Span, Tracing
 
 REQUEST_ID = "X-Request-Id"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Observed:
-    """The outermost layer: request id, metrics, audit."""
+    """The outermost layer: request id, span, metrics, audit. What the request leads to, here and in
+    other processes, belongs to the same id and trace.
+    """
 
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, audit: Audit) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: GatewayMetrics, audit: Audit, traces: Tracing
+    ) -> None:
         self._app, self._metrics, self._audit = app, metrics, audit
+        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID, "")
+        headers = Headers(scope=scope)
+        given = headers.get(REQUEST_ID, "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"] = request_id
+        brought = {name: headers[name] for name in tracing.HEADERS if name in headers}
+        span = self._traces.span(scope["method"], kind="server", carried=brought)
+        with trail.following(request_id=request_id), span as working:
+            await self._observed(scope, receive, send, request_id, working)
+
+    async def _observed(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, span: Span
+    ) -> None:
         status, start = 500, time.perf_counter()
 
         async def sending(message: Message) -> None:
@@ -52,6 +68,10 @@ class Observed:
             labels = (route, method_label(scope["method"]), str(status))
             self._metrics.http_seconds.labels(*labels).observe(seconds)
             self._audit.record(scope, route, status, seconds)
+            span.rename(f"{labels[1]} {route}")
+            span.note({"http.route": route, "http.response.status_code": status})
+            if status >= 500:
+                span.fail(f"answered with {status}")
 
 
 class Bounded:

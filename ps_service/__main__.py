@@ -62,6 +62,7 @@ def _serve(
         registry=process.metrics,
         threads=assignment.threads,
         tls=process.tls,
+        traces=process.traces,
     )
     process.update(address=server.address)
     run = process.run

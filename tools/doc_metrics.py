@@ -19,6 +19,7 @@ LABELS = {
     "code": "status codes of gRPC",
     "direction": "up and down of a scaling, in and out of a message",
     "effect": "ways in which rounding can change a value",
+    "fate": "sent, lost",
     "job": "active jobs; a job's series end with it",
     "kind": "the reconciler's actions",
     "lines": "1 to 8",

@@ -41,6 +41,7 @@ from trainer_service.progress import Progress
 from trainer_service.rows_ahead import RowsAhead
 from trainer_service.sources import open_holdout, open_training
 from trainer_service.step import TrainStep, build_network, configure_threads
+from trainer_service.step_spans import StepSpans
 from trainer_service.takeover import Takeover
 
 log = logging.getLogger(__name__)
@@ -154,6 +155,7 @@ def _serve(process: MemberProcess, gate: PauseGate, own: Sequence[Embedded]) -> 
         registry=process.metrics,
         threads=CONTROL_THREADS + sum(embedded.threads for embedded in own),
         tls=process.tls,
+        traces=process.traces,
     )
     process.update(address=server.address)
     for embedded in own:
@@ -186,6 +188,7 @@ def _connect(
         "stop": cut,
         "metrics": ClientMetrics(process.metrics),
         "tls": process.tls,
+        "traces": process.traces if process.traces.on else None,
     }
     shard = own.shard.servicer if own.shard else None
     block = own.block.servicer if own.block else None
@@ -225,6 +228,7 @@ def _take_steps(
     progress = Progress(
         metrics, restored_samples=before, staleness_bound=job.spec.training.staleness
     )
+    process.logs.follow("step", lambda: progress.step)
     live = job.spec.data.source.startswith("kafka://")
     batches = ReadAhead(
         source, job.planner, metrics, idle_after=IDLE_SECONDS if live else None, observer=progress
@@ -240,10 +244,15 @@ def _take_steps(
             gate=gate,
             progress=progress,
             metrics=metrics,
+            spans=_spans(process),
         )
         if not loop.run(takeover.parameters, stop):
             raise Stopped
     return progress
+
+
+def _spans(process: MemberProcess) -> StepSpans | None:
+    return StepSpans(process.traces, process.otlp.step_every) if process.traces.on else None
 
 
 def _evaluate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from trainer_service.progress import Progress
 from trainer_service.rows_ahead import Coming, RowsAhead
 from trainer_service.sources import EndOfData
 from trainer_service.step import StepResult, TrainStep
+from trainer_service.step_spans import StepSpans
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +40,12 @@ class Loop:
         gate: PauseGate,
         progress: Progress,
         metrics: TrainerMetrics,
+        spans: StepSpans | None = None,
     ) -> None:
         self._rows, self._servers, self._step = rows, servers, step
         self._positions, self._gate = positions, gate
         self._progress, self._metrics = progress, metrics
+        self._spans = spans
 
     def run(self, parameters: Floats, stop: threading.Event) -> bool:
         """Trains from the dense `parameters` (n,) that hold before the first step; whether the data
@@ -57,7 +60,8 @@ class Loop:
                 with self._progress.waiting(), self._phase("wait"):
                     current = self._rows.next(stop)
                 step = current.step
-                parameters = self._take(current, parameters)
+                with self._traced(step):
+                    parameters = self._take(current, parameters)
         except EndOfData:
             self._servers.leave(step)
             self._progress.finished()
@@ -105,5 +109,9 @@ class Loop:
     def _stand(self, step: int) -> Stand:
         return Stand(step, self._progress.samples, self._positions.entries())
 
-    def _phase(self, name: str) -> AbstractContextManager[None]:
-        return timed(self._metrics.phase_seconds.labels(name))
+    def _phase(self, name: str) -> AbstractContextManager[object]:
+        clock = timed(self._metrics.phase_seconds.labels(name))
+        return clock if self._spans is None else self._spans.phase(name, clock)
+
+    def _traced(self, step: int) -> AbstractContextManager[object]:
+        return nullcontext() if self._spans is None else self._spans.step(step)

@@ -25,6 +25,7 @@ from ps_service.client.plan import KeyPart, KeyPlan, KeyPlanner
 from ps_service.client.sparse import NextRead, PushOutcome, SparseClient
 from ps_service.ranges import BatchRange
 from services.kit.telemetry import timed
+from services.kit.trail import bound
 from trainer_service.batch import Batch
 from trainer_service.metrics import TrainerMetrics
 from trainer_service.sources import Source
@@ -214,7 +215,7 @@ class Servers:
                 then=then,
             )
 
-        row_push = self._beside.submit(push_rows)
+        row_push = self._beside.submit(bound(push_rows))
         try:
             dense = self._dense.push(
                 result.dense_grads, step=step, samples=samples, pause=pause, rows=rows

@@ -55,6 +55,11 @@ class Progress:
         self._refresh()
 
     @property
+    def step(self) -> int:
+        """The last step taken; 0 before the first."""
+        return self._step
+
+    @property
     def samples(self) -> int:
         """Rows trained; those of earlier generations included where the caller gave them."""
         return self._restored + self._samples

@@ -23,6 +23,7 @@ from services.api.manifest import PositionEntry
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
+from services.kit.tracing import Tracing
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -83,6 +84,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         metrics: ClientMetrics | None = None,
         tls: Tls | None = None,
         own: OwnBlock | None = None,
+        traces: Tracing | None = None,
     ) -> None:
         """See `Peers`; `own` is the block in this trainer's process, number `rank`."""
         self._own = None if own is None else LocalBlock(own)
@@ -101,6 +103,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             tls=tls,
             # It has the verbs that are called here.
             own={} if self._own is None else {rank: cast(ps_pb2_grpc.DensePsStub, self._own)},
+            traces=traces,
         )
         self._places: list[slice] = []  # of each block in the flat array
         self._versions = [0] * len(self)  # of each block, as of the values read last

@@ -20,6 +20,7 @@ from services.kit import rpc
 from services.kit.rpc import Call
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
+from services.kit.tracing import Tracing
 from services.wire import ps_pb2
 
 CALL_SECONDS = 150.0  # longer than a server waits for missing trainers, so that its answer arrives
@@ -46,11 +47,12 @@ class Peers(Generic[StubT]):
         stop: threading.Event | None,
         metrics: ClientMetrics | None = None,
         tls: Tls | None = None,
+        traces: Tracing | None = None,
         own: Mapping[int, StubT] | None = None,
     ) -> None:
         """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
-        configure; `metrics` counts bytes. Servers of this process are called through their stub in
-        `own`.
+        configure; `metrics` counts bytes; with `traces` calls carry their caller's trail. Servers
+        of this process are called through their stub in `own`.
         """
         own = own or {}
         self.names = [
@@ -58,7 +60,7 @@ class Peers(Generic[StubT]):
             for i, a in enumerate(addresses)
         ]
         channels = {
-            i: rpc.connect(a, tls, metrics) for i, a in enumerate(addresses) if i not in own
+            i: rpc.connect(a, tls, metrics, traces) for i, a in enumerate(addresses) if i not in own
         }
         self._channels = list(channels.values())
         self.stubs = [own[i] if i in own else stub(channels[i]) for i in range(len(addresses))]

@@ -24,6 +24,7 @@ from services.api.manifest import PositionEntry
 from services.kit.errors import InvalidInput
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
+from services.kit.tracing import Tracing
 from services.wire import ps_pb2, ps_pb2_grpc
 
 
@@ -70,6 +71,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         timeout: float = CALL_SECONDS,
         stop: threading.Event | None = None,
         tls: Tls | None = None,
+        traces: Tracing | None = None,
         clock: Callable[[], float] = time.time,
         values: str = "fp32",
         metrics: ClientMetrics | None = None,
@@ -98,6 +100,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             stop=stop,
             metrics=metrics,
             tls=tls,
+            traces=traces,
             # It has the verbs that are called here.
             own={} if self._own is None else {rank: cast(ps_pb2_grpc.SparsePsStub, self._own)},
         )

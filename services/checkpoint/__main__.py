@@ -15,8 +15,9 @@ from services.checkpoint.coordinator import Coordinator
 from services.checkpoint.metrics import CheckpointMetrics
 from services.checkpoint.scheduler import Scheduler
 from services.checkpoint.servicer import CheckpointServicer
-from services.kit import config, discovery, lifecycle, rpc, telemetry, tls, usage
+from services.kit import config, discovery, lifecycle, rpc, telemetry, tls, tracing, usage
 from services.kit.storage import Storage
+from services.kit.tracing import TracingConfig
 from services.wire import checkpoint_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,10 @@ def serve(stop: threading.Event) -> None:
     usage.expose(metrics_registry)
     metrics = CheckpointMetrics(metrics_registry)
     certificates = tls.load()
-    coordinator = Coordinator(registry, Storage(), metrics, settings, stop, certificates)
+    traces = tracing.start(config.load(TracingConfig), "checkpoint", metrics_registry)
+    coordinator = Coordinator(
+        registry, Storage(), metrics, settings, stop, certificates, traces=traces
+    )
     scheduler = Scheduler(registry, coordinator, metrics, settings.scan_seconds, stop)
     endpoint = telemetry.TelemetryServer(
         metrics_registry, scheduler.ready, settings.host, settings.metrics_port
@@ -48,11 +52,13 @@ def serve(stop: threading.Event) -> None:
             registry=metrics_registry,
             threads=_THREADS,
             tls=certificates,
+            traces=traces,
         )
         log.info("serving at %s, metrics at %s", server.address, endpoint.address)
         scheduler.run()
         server.drain(settings.drain_seconds)
     finally:
+        traces.close()
         endpoint.close()
 
 

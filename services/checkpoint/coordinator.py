@@ -24,6 +24,7 @@ from services.checkpoint.catalog import Catalog, summary
 from services.checkpoint.config import CheckpointServiceConfig
 from services.checkpoint.fleet import Fleet, find_members
 from services.checkpoint.metrics import CheckpointMetrics
+from services.kit import tracing
 from services.kit.discovery import Checkpoint, Registry, Run
 from services.kit.errors import (
     Conflict,
@@ -34,6 +35,7 @@ from services.kit.errors import (
 )
 from services.kit.storage import Storage
 from services.kit.tls import Tls
+from services.kit.tracing import Attributes, Tracing
 from services.wire import trainer_pb2
 
 log = logging.getLogger(__name__)
@@ -54,10 +56,11 @@ class Coordinator:
         stop: threading.Event,
         tls: Tls | None = None,
         clock: Callable[[], float] = time.time,
+        traces: Tracing = tracing.OFF,
     ) -> None:
         self._registry, self._storage, self._metrics = registry, storage, metrics
         self._settings, self._stop, self._clock = settings, stop, clock
-        self._tls = tls
+        self._tls, self._traces = tls, traces
         self._guard = threading.Lock()
         self._turns: weakref.WeakValueDictionary[str, threading.Lock] = (
             weakref.WeakValueDictionary()
@@ -79,7 +82,11 @@ class Coordinator:
                 )
             members = find_members(self._registry, run, spec.resources)
             catalog = Catalog(self._storage, spec.checkpoint.to, job)
-            with Fleet(run, members, self._stop, self._tls) as fleet:
+            about: Attributes = {"embermesh.job": job, "embermesh.generation": generation}
+            with (
+                self._traces.span("checkpoint", about),
+                Fleet(run, members, self._stop, self._tls, self._traces) as fleet,
+            ):
                 return self._attempt(run, spec.checkpoint, catalog, fleet)
 
     def complete(self, job: str, to: str) -> list[Checkpoint]:
@@ -100,7 +107,8 @@ class Coordinator:
                 run, catalog, checkpoint_id, catalog.base_for_delta(section.deltas), fleet
             )
             self._require_current(run.job, run.generation)  # else it is of an attempt that is over
-            uri = manifests.write(self._storage, catalog.folder(checkpoint_id), manifest)
+            with self._traces.span("manifest"):
+                uri = manifests.write(self._storage, catalog.folder(checkpoint_id), manifest)
         except Exception as error:
             self._give_up(run.job, catalog, checkpoint_id, error)
             raise
@@ -126,9 +134,10 @@ class Coordinator:
         settings, folder = self._settings, catalog.folder(checkpoint_id)
         try:
             stands, created, base = self._begin(run, checkpoint_id, folder, base, fleet)
-            sparse, dense = fleet.write_snapshots(
-                folder, int(checkpoint_id), settings.write_seconds
-            )
+            with self._traces.span("write"):
+                sparse, dense = fleet.write_snapshots(
+                    folder, int(checkpoint_id), settings.write_seconds
+                )
         except BaseException:
             fleet.drop_snapshots(folder, int(checkpoint_id), settings.resume_seconds)
             raise
@@ -158,15 +167,18 @@ class Coordinator:
         token = f"{run.job}/{run.generation}/{checkpoint_id}/{uuid.uuid4().hex[:8]}"
         still_since: float | None = None
         try:
-            stands = fleet.pause(token, settings.hold_seconds, settings.pause_seconds)
+            with self._traces.span("pause"):
+                stands = fleet.pause(token, settings.hold_seconds, settings.pause_seconds)
             still_since, created = time.monotonic(), self._clock()
             positions = _merged(stands)
-            base = self._begin_snapshots(checkpoint_id, folder, base, fleet, positions)
+            with self._traces.span("begin"):
+                base = self._begin_snapshots(checkpoint_id, folder, base, fleet, positions)
         except BaseException:
             self._release(fleet, token)
             raise
         else:
-            fleet.resume(token, settings.resume_seconds)
+            with self._traces.span("resume"):
+                fleet.resume(token, settings.resume_seconds)
         finally:
             if still_since is not None:
                 self._metrics.pause_seconds.observe(time.monotonic() - still_since)
@@ -228,7 +240,8 @@ class Coordinator:
 
     def _retain(self, run: Run, keep: int, catalog: Catalog) -> None:
         try:
-            removed = catalog.retain(keep, in_use=run.restore)
+            with self._traces.span("retain"):
+                removed = catalog.retain(keep, in_use=run.restore)
         except EmbermeshError as error:  # the new checkpoint is good all the same
             log.warning("old checkpoints of job %s stay: %s", run.job, error)
         else:

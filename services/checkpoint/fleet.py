@@ -16,11 +16,12 @@ import grpc
 
 from services.api.manifest import FileEntry
 from services.api.spec import Resources
-from services.kit import rpc
+from services.kit import rpc, tracing
 from services.kit.discovery import Member, Phase, Registry, Role, Run
 from services.kit.errors import Conflict, DeadlineExceeded, EmbermeshError
 from services.kit.storage import join
 from services.kit.tls import Tls
+from services.kit.tracing import Tracing
 from services.wire import ps_pb2, ps_pb2_grpc, trainer_pb2, trainer_pb2_grpc
 
 _STUBS: Mapping[Role, Callable[[grpc.Channel], Any]] = {
@@ -42,11 +43,12 @@ class Fleet:
         members: Sequence[Member],
         stop: threading.Event,
         tls: Tls | None = None,
+        traces: Tracing = tracing.OFF,
     ) -> None:
         """`stop` ends pause and snapshots early (Unavailable), but never resume."""
         self._run, self._stop = run, stop
         self._members = {role: [m for m in members if m.role == role] for role in Role}
-        self._channels = {m.address: rpc.connect(m.address, tls) for m in members}
+        self._channels = {m.address: rpc.connect(m.address, tls, traces=traces) for m in members}
 
     def pause(self, token: str, hold_seconds: int, timeout: float) -> list[trainer_pb2.PauseReply]:
         """Stops all trainers at their common step; replies by rank. Raises the first failure."""

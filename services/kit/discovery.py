@@ -2,9 +2,12 @@
 
 Keys, all under `embermesh:`:
   run:{job}         JSON `Run` of the current generation, written by the gateway only
-  runs              set of job ids that have a run
+  runs              set of job ids whose run is active
   member:{job}:{generation}:{role}:{rank}:{incarnation}
                     JSON `Member`, expires unless renewed every second or so
+  members:{job}:{generation}
+                    set of the keys above, so that nobody searches Redis for them; it may name
+                    leases that have ended
   events:{job}      stream of {time, kind, message}, capped
   checkpoint:{job}  JSON of the newest complete checkpoint, by the checkpoint service only
 
@@ -38,6 +41,7 @@ _PREFIX = "embermesh:"
 _EVENTS_KEPT = 1_000
 LEASE_SECONDS = 6.0
 RENEW_SECONDS = 1.0
+_INDEX_SECONDS = 3600  # longer than any lease
 _EVENT_ID = re.compile(r"\d{1,20}(-\d{1,20})?")
 
 
@@ -140,7 +144,8 @@ class Registry:
         with _guard("publish the run"):
             pipe = self._redis.pipeline(transaction=True)
             pipe.set(f"{_PREFIX}run:{run.job}", json.dumps(dataclasses.asdict(run)))
-            pipe.sadd(f"{_PREFIX}runs", run.job)
+            change = pipe.sadd if run.active else pipe.srem
+            change(f"{_PREFIX}runs", run.job)
             pipe.execute()
 
     def run(self, job: str) -> Run:
@@ -172,19 +177,27 @@ class Registry:
     def announce(self, member: Member, lease_seconds: float = LEASE_SECONDS) -> None:
         """Writes or renews a member's lease."""
         with _guard("renew the lease"):
-            self._redis.set(_member_key(member), member.to_json(), px=int(lease_seconds * 1000))
+            index, key = _index_key(member.job, member.generation), _member_key(member)
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.set(key, member.to_json(), px=int(lease_seconds * 1000))
+            pipe.sadd(index, key)
+            pipe.expire(index, _INDEX_SECONDS)
+            pipe.execute()
 
     def withdraw(self, member: Member) -> None:
         """Ends a member's lease at once."""
         with _guard("end the lease"):
-            self._redis.delete(_member_key(member))
+            key = _member_key(member)
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.delete(key)
+            pipe.srem(_index_key(member.job, member.generation), key)
+            pipe.execute()
 
     def members(self, job: str, generation: int) -> list[Member]:
         """Members whose lease is alive, by role and rank; of a rank the newest incarnation."""
         with _guard("list the members"):
-            pattern = f"{_PREFIX}member:{job}:{generation}:*"
-            keys = sorted(set(self._redis.scan_iter(pattern, count=500)))  # a scan may repeat a key
-            texts: Any = self._redis.mget(keys) if keys else []
+            keys: Any = self._redis.smembers(_index_key(job, generation))
+            texts: Any = self._redis.mget(sorted(keys)) if keys else []
         found = [Member.from_json(t) for t in texts if t is not None]
         newest = {(m.role, m.rank): m for m in sorted(found, key=lambda m: m.incarnation)}
         return [newest[place] for place in sorted(newest)]
@@ -346,6 +359,10 @@ def _guard(what: str) -> Iterator[None]:
 def _member_key(member: Member) -> str:
     place = f"{member.role}:{member.rank}:{member.incarnation}"
     return f"{_PREFIX}member:{member.job}:{member.generation}:{place}"
+
+
+def _index_key(job: str, generation: int) -> str:
+    return f"{_PREFIX}members:{job}:{generation}"
 
 
 def _text(value: bytes | str) -> str:

@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 
 import prometheus_client
 
-from services.kit import config, errors, lifecycle, telemetry, tls, usage
+from services.kit import config, errors, lifecycle, telemetry, tls, tracing, usage
 from services.kit.discovery import Heartbeat, Member, Phase, Registry, Role, Run, connect
+from services.kit.telemetry import LogFields
 from services.kit.tls import Tls
+from services.kit.tracing import TracingConfig
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +49,14 @@ class MemberProcess:
         registry: Registry,
         run: Run,
         tls: Tls | None = None,
+        logs: LogFields | None = None,
+        otlp: TracingConfig | None = None,
     ) -> None:
         self.settings, self.registry, self.run, self.tls = settings, registry, run, tls
+        self.logs = logs or LogFields({})
         self.metrics = prometheus_client.CollectorRegistry()
+        self.otlp = otlp or TracingConfig()
+        self.traces = tracing.start(self.otlp, str(role), self.metrics, _place(settings))
         usage.expose(self.metrics)
         self._usage = usage.UsageMeter()
         self._lock = threading.Lock()
@@ -119,6 +126,7 @@ class MemberProcess:
         for other in self._others:
             other.close(withdraw=True)
         self._heartbeat.close(withdraw=error is None)
+        self.traces.close()
         self._telemetry.close()
 
     def _ready(self) -> bool:
@@ -126,17 +134,23 @@ class MemberProcess:
             return self._member.phase in (Phase.READY, Phase.DONE)
 
 
+def _place(settings: MemberConfig) -> dict[str, str | int]:
+    """Which process of which job, for logs and traces."""
+    return {
+        "job": settings.job,
+        "generation": settings.generation,
+        "rank": settings.rank,
+        "incarnation": settings.incarnation,
+    }
+
+
 def main(role: Role, body: Callable[[MemberProcess, threading.Event], None]) -> None:
     """Runs `body(process, stop)` as the process's `__main__` and exits."""
 
     def supervised(stop: threading.Event) -> None:
         settings = config.load(MemberConfig)
-        telemetry.setup_logging(
-            settings.log_level,
-            service=str(role),
-            job=settings.job,
-            generation=settings.generation,
-            rank=settings.rank,
+        logs = telemetry.setup_logging(
+            settings.log_level, service=str(role), role=str(role), **_place(settings)
         )
         registry = Registry(connect(settings.redis_url))
         run = registry.run(settings.job)
@@ -144,7 +158,8 @@ def main(role: Role, body: Callable[[MemberProcess, threading.Event], None]) -> 
             raise errors.Conflict(
                 f"job {run.job} is at generation {run.generation}, not {settings.generation}"
             )
-        process = MemberProcess(role, settings, registry, run, tls.load())
+        otlp = config.load(TracingConfig)
+        process = MemberProcess(role, settings, registry, run, tls.load(), logs, otlp)
         failure: BaseException | None = None
         try:
             process.start()

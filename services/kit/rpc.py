@@ -21,10 +21,11 @@ from typing import Any, Generic, TypeVar, cast
 import grpc
 import prometheus_client
 
-from services.kit import errors
+from services.kit import errors, rpc_trail, tracing
 from services.kit.net import advertised
 from services.kit.rpc_metrics import ClientMetrics, RpcMetrics, service_and_verb
 from services.kit.tls import Tls
+from services.kit.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ _Reply = TypeVar("_Reply")
 
 
 class _Interceptor(grpc.ServerInterceptor):
-    def __init__(self, metrics: RpcMetrics) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: RpcMetrics, traces: Tracing) -> None:
+        self._metrics, self._traces = metrics, traces
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         handler = continuation(details)
@@ -67,14 +68,18 @@ class _Interceptor(grpc.ServerInterceptor):
                 context.abort(code, _shortened(str(error)))
             except Exception as error:  # a bug becomes a status: the server lives on
                 code = grpc.StatusCode.INTERNAL
-                log.exception("%s/%s failed", service, verb)
+                about = {"fields": _of_caller(request)}
+                log.exception("%s/%s failed", service, verb, extra=about)
                 context.abort(code, _shortened(f"{type(error).__name__}: {error}"))
             finally:
                 self._metrics.seconds.labels(service, verb).observe(time.perf_counter() - start)
                 self._metrics.outcomes.labels(service, verb, code.name).inc()
 
+        brought = rpc_trail.carried(details.invocation_metadata)
         return grpc.unary_unary_rpc_method_handler(
-            answer,
+            rpc_trail.followed(answer, details.method, brought, self._traces)
+            if brought
+            else answer,
             request_deserializer=self._metrics.reader(details.method, handler.request_deserializer),
             response_serializer=self._metrics.writer(details.method, handler.response_serializer),
         )
@@ -100,9 +105,10 @@ def serve(
     registry: prometheus_client.CollectorRegistry,
     threads: int = 16,
     tls: Tls | None = None,
+    traces: Tracing = tracing.OFF,
 ) -> Server:
     """Starts a server on host:port (0 = a free port); `register` adds the servicers. With `tls` it
-    takes calls of peers only.
+    takes calls of peers only; `traces` gets a span of every call that brings a trace.
 
     `threads` bounds the calls in progress: a server whose verbs wait for all trainers needs more of
     them than there are trainers. Raises Unavailable when the port is in use.
@@ -110,7 +116,7 @@ def serve(
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
         options=_OPTIONS,
-        interceptors=[_Interceptor(RpcMetrics(registry))],
+        interceptors=[_Interceptor(RpcMetrics(registry), traces)],
     )
     register(server)
     try:
@@ -127,10 +133,13 @@ def serve(
 
 
 def connect(
-    address: str, tls: Tls | None = None, metrics: ClientMetrics | None = None
+    address: str,
+    tls: Tls | None = None,
+    metrics: ClientMetrics | None = None,
+    traces: Tracing | None = None,
 ) -> grpc.Channel:
     """A channel to `address`; it connects lazily and reconnects by itself. `metrics` counts its
-    calls.
+    calls; with `traces`, on or off, they carry their caller's trail.
     """
     if tls is not None:
         channel = tls.channel(address, _OPTIONS)
@@ -138,6 +147,8 @@ def connect(
         channel = grpc.insecure_channel(address, options=_OPTIONS)
     if metrics is not None:
         metrics.watch(channel)
+    if traces is not None:
+        rpc_trail.carry(channel, traces)
     return channel
 
 
@@ -299,6 +310,12 @@ def _family(error: grpc.RpcError, peer: str, timeout: float) -> errors.Embermesh
         # gRPC's own words don't say how long; a server's DeadlineExceeded brings better ones.
         return errors.DeadlineExceeded(f"{peer}: no answer within {timeout:g} s")
     return failure
+
+
+def _of_caller(request: Any) -> dict[str, int]:
+    """Whose step a request belongs to, for a log line; most requests of training say so."""
+    caller = getattr(request, "caller", None)
+    return {} if caller is None else {"caller_rank": caller.rank, "step": caller.step}
 
 
 def _shortened(text: str) -> str:

@@ -9,7 +9,9 @@ from `options`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +34,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART_BYTES = 32 << 20  # of a multipart upload: what is held in memory of a file being written
 
 
@@ -158,7 +161,18 @@ def _refusals(uri: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise Unavailable(f"can't write {uri}: {error}") from error
+        room = _room(uri) if isinstance(error, OSError) and error.errno in _FULL else ""
+        raise Unavailable(f"can't write {uri}: {error}{room}") from error
+
+
+def _room(uri: str) -> str:
+    """What a person needs to know of a disk that is full."""
+    folder = Path(uri.removeprefix("file://")).parent
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:  # it went away with the disk
+        return ""
+    return f" ({usage.free} of {usage.total} bytes are free in {folder})"
 
 
 class _Checked:

@@ -12,11 +12,12 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import prometheus_client
 
+from services.kit import trail
 from services.kit.errors import InvalidInput, Unavailable
 from services.kit.net import advertised
 
@@ -31,8 +32,24 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 _IDLE_SECONDS = 30  # an HTTP connection that says nothing is closed
 
 
+class LogFields:
+    """What every log line of the process says about it."""
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self._fixed = dict(fields)
+        self._live: dict[str, Callable[[], object]] = {}
+
+    def follow(self, name: str, look: Callable[[], object]) -> None:
+        """Lines from now on have the field `name` as `look()` gives it, on whatever thread."""
+        self._live = {**self._live, name: look}
+
+    def now(self) -> dict[str, object]:
+        """The fields of a line that is written now."""
+        return {**self._fixed, **{name: look() for name, look in self._live.items()}}
+
+
 class _JsonFormatter(logging.Formatter):
-    def __init__(self, fields: dict[str, object]) -> None:
+    def __init__(self, fields: LogFields) -> None:
         super().__init__()
         self._fields = fields
 
@@ -41,7 +58,8 @@ class _JsonFormatter(logging.Formatter):
             "ts": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,
-            **self._fields,
+            **self._fields.now(),
+            **trail.present().fields(),
             "message": record.getMessage(),
             **getattr(record, "fields", {}),  # of this line alone: `extra={"fields": {...}}`
         }
@@ -50,16 +68,19 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def setup_logging(level: str, **fields: object) -> None:
-    """Sends JSON lines to stderr; `fields` (service, job, rank, …) are on every line.
+def setup_logging(level: str, **fields: object) -> LogFields:
+    """Sends JSON lines to stderr; `fields` (service, job, rank, …) are on every line, and so are
+    the request and the trace that the work at hand belongs to.
 
     Raises InvalidInput for a level that isn't one of LOG_LEVELS.
     """
     if level.lower() not in LOG_LEVELS:
         raise InvalidInput(f"log_level {level!r} is not one of {', '.join(LOG_LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter(fields))
+    about = LogFields(fields)
+    handler.setFormatter(_JsonFormatter(about))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    return about
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from embermesh.client import Client
 from gateway.access_config import AccessConfig
 from gateway.identity import digest
 from services.api.access import Quota
-from services.kit.errors import Forbidden, QuotaExceeded
+from services.kit.errors import Forbidden, QuotaExceeded, Unauthenticated
 from tests.integration.gateway_closed import ADMIN, CLOSED, admin_of, holder
 from tests.integration.gateway_harness import SPEC, Harness, problem, running_gateway, wait_for
 
@@ -244,4 +244,10 @@ def test_a_token_of_an_identity_provider_opens_the_door(
             assert alice.submit(SPEC).tenant == "ads"
             with pytest.raises(Forbidden, match="oidc:alice is operator"):
                 Access(alice).tokens()
+            late = jwt.encode({"alg": "ES256", "kid": "e1"}, claims | {"exp": 1_700_000_000}, key)
+            with (
+                Client(str(harness.http.base_url), token=late) as bob,
+                pytest.raises(Unauthenticated, match="(?i)expired"),
+            ):
+                bob.jobs()
         provider.shutdown()

@@ -19,7 +19,8 @@ from trainer_service.sources._messages import MessageQueue
 from trainer_service.transform import Transform
 
 _PROBE_AFTER = 5.0  # seconds without a message until the broker is asked whether it lives
-_GIVE_UP_AFTER = 60.0  # seconds without an answer until the job is told
+# Seconds without an answer until the job is told: a broker that is restarted is back sooner.
+_GIVE_UP_AFTER = 300.0
 _POLL_SECONDS = 1.0
 
 
