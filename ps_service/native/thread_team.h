@@ -82,9 +82,9 @@ class ThreadTeam {
   std::mutex mutex_;  // guards work_ and stop_, and changes of round_ and active_
   std::condition_variable wake_;
   std::condition_variable done_;
-  Work* work_ = nullptr;                   // null once all its items have begun
-  std::atomic<std::uint64_t> round_ = 0;   // of work_
-  std::atomic<std::size_t> active_ = 0;    // workers that take part in it
+  Work* work_ = nullptr;                  // null once all its items have begun
+  std::atomic<std::uint64_t> round_ = 0;  // of work_
+  std::atomic<std::size_t> active_ = 0;   // workers that take part in it
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };

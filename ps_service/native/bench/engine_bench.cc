@@ -110,8 +110,8 @@ class EngineBench {
     Contest contest;
     const auto reads = [&](std::size_t lines, std::size_t team) {
       const std::string name = lines == 1 ? "limit_pull_mkeys" : "limit_push_mkeys";
-      contest.add(name + variant + (team == 1 ? "" : "_2t"), team == 1 ? Clock::kThread : Clock::kWall,
-                  kRequest,
+      contest.add(name + variant + (team == 1 ? "" : "_2t"),
+                  team == 1 ? Clock::kThread : Clock::kWall, kRequest,
                   [&, lines, team](std::size_t) { read_limit(places[next()], lines, team); });
     };
     const auto pulls = [&](const std::string& name, Clock clock, std::size_t shard) {

@@ -58,8 +58,7 @@ TEST(Initializer, TruncatedNormalStaysWithinTwoDeviationsAndHasItsMoments) {
 // Column by column, with the compiler's own conversion: what rows of old checkpoints were made of.
 float uniform_draw(std::uint64_t row_bits, std::size_t column, double low, double width) {
   const std::uint64_t bits = mix64(row_bits + (column + 1) * 0x9E3779B97F4A7C15ULL);
-  return static_cast<float>(low +
-                            width * ((static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53));
+  return static_cast<float>(low + width * ((static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53));
 }
 
 TEST(Initializer, VectorsDrawTheBitsOfTheFormula) {

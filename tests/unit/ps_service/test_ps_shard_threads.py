@@ -1,4 +1,4 @@
-"""How many threads a shard's process gives to one large request: what the job says, else its CPUs."""
+"""Threads that a shard gives to one large request: what the job says, else the CPUs it may use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ps_service.sharding import ShardMap
 from services.api import spec
 from services.kit import usage
 from services.kit.discovery import Run
+from services.kit.errors import InvalidInput
 
 
 def assignment(resources: dict[str, int]) -> Assignment:
@@ -45,5 +46,5 @@ def test_the_job_may_name_another_number() -> None:
 
 @pytest.mark.parametrize("threads", [0, 257])
 def test_a_number_out_of_bounds_is_refused_by_name(threads: int) -> None:
-    with pytest.raises(spec.InvalidSpec, match=r"resources\.shard_threads"):
+    with pytest.raises(InvalidInput, match=r"resources\.shard_threads"):
         assignment({"shard_threads": threads})
