@@ -207,11 +207,11 @@ class FlatIndex {
   [[nodiscard]] bool is_full(const Bucket& bucket) const noexcept {
     return bucket.tail[layout_.first_row + layout_.slots - 1] != kNoRow;
   }
-  // Number of entries.
+  // Number of entries; they come first. Without branches: how many there are can't be predicted.
   [[nodiscard]] unsigned used(const Bucket& bucket) const noexcept {
     unsigned n = 0;
-    while (n < layout_.slots && bucket.tail[layout_.first_row + n] != kNoRow) ++n;
-    return n;
+    for (unsigned i = 0; i < 4; ++i) n += bucket.tail[layout_.first_row + i] != kNoRow ? 1U : 0U;
+    return n + (layout_.slots == 5 && bucket.tail[layout_.first_row + 4] != kNoRow ? 1U : 0U);
   }
   [[nodiscard]] std::uint32_t meta_of(Slot slot) const noexcept {
     return keeps_meta() ? slot.meta() : 0;
@@ -243,10 +243,11 @@ class FlatIndex {
   }
 
   void place(std::uint64_t hash, RowNumber row, std::uint32_t meta) noexcept {
-    std::size_t b = home(hash, buckets_);
-    while (is_full(at(b))) b = after(b);
-    Bucket& bucket = at(b);
-    set(slot_of(bucket, used(bucket)), hash, row, meta);
+    for (std::size_t b = home(hash, buckets_);; b = after(b)) {
+      Bucket& bucket = at(b);
+      const unsigned place = used(bucket);
+      if (place < layout_.slots) return set(slot_of(bucket, place), hash, row, meta);
+    }
   }
 
   void grow();

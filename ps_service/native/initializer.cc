@@ -1,17 +1,29 @@
 #include "initializer.h"
 
+#include <bit>
 #include <cmath>
 #include <tuple>
 #include <utility>
 
 #include "portable_math.h"
+#include "simd.h"
 
 namespace embermesh {
 namespace {
 
+// `number`, below 2^53, as a double. From its two halves, each of them exact, by addition: few
+// machines can convert a vector of 64-bit integers.
+double exact_double(std::uint64_t number) noexcept {
+  constexpr std::uint64_t k2To84 = 0x4530000000000000;  // as bits of a double
+  constexpr std::uint64_t k2To52 = 0x4330000000000000;
+  const auto high = std::bit_cast<double>(k2To84 | number >> 32);
+  const auto low = std::bit_cast<double>(k2To52 | (number & 0xFFFFFFFFU));
+  return (high - (0x1p84 + 0x1p52)) + low;
+}
+
 // Uniform in (0, 1), never an end point.
 double open_unit(std::uint64_t bits) noexcept {
-  return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
+  return (exact_double(bits >> 11) + 0.5) * 0x1.0p-53;
 }
 
 struct Zeros {
@@ -88,6 +100,16 @@ struct Xavier {
 
 using AllInitializers = std::tuple<Zeros, Constant, Uniform, Normal, TruncatedNormal, Xavier>;
 
+// Compiled for every width of vectors: columns are drawn side by side.
+template <class I>
+EMBERMESH_SIMD_64 void fill_row(const I& initializer, float* __restrict weights, std::size_t dim,
+                                std::uint64_t row_bits) noexcept {
+  constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
+  for (std::size_t column = 0; column < dim; ++column) {
+    weights[column] = initializer.draw(mix64(row_bits + (column + 1) * kGolden), dim);
+  }
+}
+
 template <class I>
 class InitializerOf final : public InitializerKernel {
  public:
@@ -97,10 +119,7 @@ class InitializerOf final : public InitializerKernel {
   [[nodiscard]] std::string_view name() const noexcept override { return I::kName; }
   [[nodiscard]] ParamMap params() const override { return name_params(I::kParams, values_); }
   void fill(float* weights, std::size_t dim, std::uint64_t row_bits) const noexcept override {
-    constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
-    for (std::size_t column = 0; column < dim; ++column) {
-      weights[column] = initializer_.draw(mix64(row_bits + (column + 1) * kGolden), dim);
-    }
+    fill_row(initializer_, weights, dim, row_bits);
   }
 
  private:

@@ -52,7 +52,20 @@ PullVerb::PullVerb(const VerbContext& context, const Moment& moment, bool insert
   }
 }
 
+// In two steps, so that the lines of new rows are on their way before any of them is filled.
 void PullVerb::settle(std::size_t half) {
+  if (unsettled_.empty()) return;
+  if (insert_) fresh_.reserve(unsettled_.size());  // so that no row that was added is forgotten
+  try {
+    look_again(half);
+  } catch (...) {
+    fill_fresh();
+    throw;
+  }
+  fill_fresh();
+}
+
+void PullVerb::look_again(std::size_t half) {
   for (const auto& [entry, place] : unsettled_) {
     const RowStore& store = context_.store(*entry);
     const Slot slot = store.index(entry->table()).find(entry->hash());
@@ -66,15 +79,23 @@ void PullVerb::settle(std::size_t half) {
   unsettled_.clear();
 }
 
-const float* PullVerb::add(const Entry& entry) const {
+const float* PullVerb::add(const Entry& entry) {
   if (!context_.life(entry).admit(entry.table(), entry.hash(), moment_)) return nullptr;
   RowStore& store = context_.store(entry);
-  float* row = store.add(entry.table(), entry.hash());
-  context_.schema().init_row(entry.table(), entry.hash(), row);
+  float* const row = store.add(entry.table(), entry.hash());
+  fresh_.push_back({row, entry.hash(), entry.table()});
+  prefetch_to_write(row, context_.schema().row_bytes(entry.table()));
   if (sees_ && context_.schema().evicts(entry.table())) {
     see(entry, store.index(entry.table()).find(entry.hash()));
   }
   return row;
+}
+
+void PullVerb::fill_fresh() noexcept {
+  for (const FreshRow& fresh : fresh_) {
+    context_.schema().init_row(fresh.table, fresh.hash, fresh.row);
+  }
+  fresh_.clear();
 }
 
 [[gnu::always_inline]] inline void PullVerb::finish(std::size_t half, const Run& run,

@@ -33,29 +33,28 @@ void RequestRouter::reserve(std::size_t keys) {
   capacity_ = keys;
 }
 
-std::size_t RequestRouter::first_key(std::size_t member) const noexcept {
-  return size_ * member / team_;
+std::size_t RequestRouter::first_key(std::size_t slice) const noexcept {
+  return size_ * slice / slices_;
 }
 
-void RequestRouter::route(const Request& request, std::size_t team, const RunTeam& run) {
+void RequestRouter::route(const Request& request, const ThreadTeam::Lease& team) {
   size_ = 0;  // should memory fail
   reserve(request.keys.size());
-  if (places_.size() < team) places_.resize(team);
-  for (std::size_t member = 0; member < team; ++member) {
-    places_[member].assign(request.partitions, 0);
-  }
+  // Two for each, so that who comes late can do less; each costs a counter per partition.
+  slices_ = team.size() == 1 ? 1 : 2 * team.size();
+  if (places_.size() < slices_) places_.resize(slices_);
   starts_.resize(std::size_t{request.partitions} + 1);
   size_ = request.keys.size();
-  team_ = team;
   has_one_table_ = request.schema.size() == 1;
-  run([&](std::size_t member) { count(request, member); });
-  turn_counts_into_places(request.partitions, team);
-  run([&](std::size_t member) { place(request, member); });
+  team.run(slices_, [&](std::size_t slice) { count(request, slice); });
+  turn_counts_into_places(request.partitions);
+  team.run(slices_, [&](std::size_t slice) { place(request, slice); });
 }
 
-void RequestRouter::count(const Request& request, std::size_t member) {
-  std::size_t* const counts = places_[member].data();
-  for_each_run(request, first_key(member), first_key(member + 1),
+void RequestRouter::count(const Request& request, std::size_t slice) {
+  places_[slice].assign(request.partitions, 0);
+  std::size_t* const counts = places_[slice].data();
+  for_each_run(request, first_key(slice), first_key(slice + 1),
                [&](std::uint32_t table, std::size_t from, std::size_t to, std::uint64_t) {
                  const std::uint64_t salt = request.schema.salt(table);
                  for (std::size_t i = from; i < to; ++i) {
@@ -64,20 +63,20 @@ void RequestRouter::count(const Request& request, std::size_t member) {
                });
 }
 
-void RequestRouter::turn_counts_into_places(std::uint32_t partitions, std::size_t team) {
+void RequestRouter::turn_counts_into_places(std::uint32_t partitions) {
   std::size_t next = 0;
   for (std::uint32_t p = 0; p < partitions; ++p) {
     starts_[p] = next;
-    for (std::size_t member = 0; member < team; ++member) {
-      next += std::exchange(places_[member][p], next);
+    for (std::size_t slice = 0; slice < slices_; ++slice) {
+      next += std::exchange(places_[slice][p], next);
     }
   }
   starts_[partitions] = next;
 }
 
-void RequestRouter::place(const Request& request, std::size_t member) {
-  std::size_t* const places = places_[member].data();
-  for_each_run(request, first_key(member), first_key(member + 1),
+void RequestRouter::place(const Request& request, std::size_t slice) {
+  std::size_t* const places = places_[slice].data();
+  for_each_run(request, first_key(slice), first_key(slice + 1),
                [&](std::uint32_t table, std::size_t from, std::size_t to, std::uint64_t offset) {
                  const std::uint64_t salt = request.schema.salt(table);
                  const std::size_t dim = request.schema.dim(table);

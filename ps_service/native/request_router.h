@@ -3,13 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "hash.h"
 #include "table_config.h"
+#include "thread_team.h"
 
 namespace embermesh {
 
@@ -48,11 +48,8 @@ struct Request {
 // Working memory of one request at a time; each route() overwrites the last.
 class RequestRouter {
  public:
-  // Runs a task for member 0, 1, ... below the team's size, perhaps at once.
-  using RunTeam = std::function<void(const std::function<void(std::size_t)>&)>;
-
-  // A stable counting sort, divided among `team` members. Throws std::bad_alloc.
-  void route(const Request& request, std::size_t team, const RunTeam& run);
+  // A stable counting sort, with the keys cut into slices for the team. Throws std::bad_alloc.
+  void route(const Request& request, const ThreadTeam::Lease& team);
 
   // All entries, partition by partition.
   [[nodiscard]] std::span<const Entry> entries() const noexcept { return {entries_.get(), size_}; }
@@ -65,18 +62,18 @@ class RequestRouter {
 
  private:
   void reserve(std::size_t keys);
-  void count(const Request& request, std::size_t member);
-  void place(const Request& request, std::size_t member);
-  void turn_counts_into_places(std::uint32_t partitions, std::size_t team);
-  [[nodiscard]] std::size_t first_key(std::size_t member) const noexcept;
+  void count(const Request& request, std::size_t slice);
+  void place(const Request& request, std::size_t slice);
+  void turn_counts_into_places(std::uint32_t partitions);
+  [[nodiscard]] std::size_t first_key(std::size_t slice) const noexcept;
 
   std::size_t capacity_ = 0;
   std::size_t size_ = 0;
   bool has_one_table_ = false;
-  std::size_t team_ = 1;
+  std::size_t slices_ = 1;
   std::unique_ptr<Entry[]> entries_;
   std::vector<std::size_t> starts_;
-  std::vector<std::vector<std::size_t>> places_;  // [member][partition]: count, then next place
+  std::vector<std::vector<std::size_t>> places_;  // [slice][partition]: count, then next place
 };
 
 }  // namespace embermesh

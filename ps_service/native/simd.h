@@ -9,8 +9,11 @@
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && \
     !defined(EMBERMESH_NO_MULTIVERSION)
 #define EMBERMESH_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
+// For products of 64-bit integers: only x86-64-v4 (AVX-512 DQ) has them as vectors.
+#define EMBERMESH_SIMD_64 __attribute__((target_clones("arch=x86-64-v4", "default")))
 #else
 #define EMBERMESH_SIMD
+#define EMBERMESH_SIMD_64
 #endif
 
 #include <cstddef>
@@ -44,6 +47,17 @@ inline void finish_streaming() noexcept {
 #ifdef __SSE2__
   _mm_sfence();
 #endif
+}
+
+// Asks for the cache lines of [address, address + bytes) as their only owner, because they will be
+// overwritten; capped like prefetch_row.
+inline void prefetch_to_write(void* address, std::size_t bytes) noexcept {
+  constexpr std::size_t kMaxBytes = 8 * kCacheLine;
+  auto* const start = static_cast<char*>(address);
+  for (std::size_t i = 0; i < bytes && i < kMaxBytes; i += kCacheLine) {
+    __builtin_prefetch(start + i, 1, 2);
+  }
+  asm volatile("" : : "r"(address));
 }
 
 // Where a line that is asked for is to be.

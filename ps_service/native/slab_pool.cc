@@ -43,7 +43,7 @@ std::byte* SlabPool::acquire() {
 void SlabPool::release(std::span<std::byte* const> slabs) noexcept {
   const std::scoped_lock lock(mutex_);
   for (std::byte* const slab : slabs) release_one(slab);
-  unmap_empty(1);
+  unmap_empty(reserve());
 }
 
 void SlabPool::release_one(std::byte* slab) noexcept {

@@ -12,9 +12,10 @@ namespace embermesh {
 
 // Thread-safe. A pool must outlive every slab that was taken from it.
 //
-// A chunk whose slabs are all free goes back to the operating system, but for one that is kept for
-// the next request; trim() gives that back too, and the pages of free slabs in chunks that others
-// still use.
+// A chunk whose slabs are all free goes back to the operating system, but for one, and 3 % of those
+// in use, that are kept for the next rows: a page that comes back has to be cleared, which takes as
+// long as making the rows on it. trim() gives those back too, and the pages of free slabs in chunks
+// that others still use.
 class SlabPool {
  public:
   static constexpr std::size_t kChunkBytes = std::size_t{2} << 20;  // one huge page
@@ -42,6 +43,10 @@ class SlabPool {
   using FreeSlabs = std::vector<std::uint16_t>;    // numbers within a chunk
   using Chunks = std::map<std::byte*, FreeSlabs>;  // by address
 
+  // How many empty chunks to keep.
+  [[nodiscard]] std::size_t reserve() const noexcept {
+    return 1 + (open_.size() + full_.size() - empty_) / 32;
+  }
   [[nodiscard]] std::size_t slabs_per_chunk() const noexcept { return kChunkBytes / slab_bytes_; }
   void add_chunk();
   void release_one(std::byte* slab) noexcept;

@@ -48,10 +48,10 @@ std::size_t checked_threads(std::int64_t threads) {
   return static_cast<std::size_t>(threads);
 }
 
-// Where member `member` of `team` begins, when all have about as many entries.
+// Where piece `piece` of `pieces` begins, when all have about as many entries.
 std::uint32_t first_partition(const RequestRouter& router, std::uint32_t partitions,
-                              std::size_t member, std::size_t team) {
-  const std::size_t wanted = router.entries().size() * member / team;
+                              std::size_t piece, std::size_t pieces) {
+  const std::size_t wanted = router.entries().size() * piece / pieces;
   std::uint32_t low = 0;
   for (std::uint32_t high = partitions; low < high;) {
     const std::uint32_t middle = low + (high - low) / 2;
@@ -114,26 +114,21 @@ Request SparseShard::checked_request(std::span<const std::uint32_t> counts,
 
 void SparseShard::run(const Request& request, RequestRouter& router, const Task& task) {
   constexpr std::size_t kWorthATeam = 4096;  // keys; below, waking the others costs more
-  std::unique_lock<std::mutex> taken;
-  if (request.keys.size() >= kWorthATeam) taken = team_.try_take();
-  const std::size_t team = taken ? team_.size() : 1;
-  const RequestRouter::RunTeam run_team = [&](const std::function<void(std::size_t)>& part) {
-    if (team > 1) {
-      team_.run(part);
-    } else {
-      part(0);
-    }
-  };
-  router.route(request, team, run_team);
-  for (std::uint32_t p = 0; p < partitions_; ++p) {
-    const std::size_t keys = router.start(p + 1) - router.start(p);
-    if (keys > 0) named_[p].fetch_add(keys, std::memory_order_relaxed);
-  }
-  run_team([&](std::size_t member) {
-    const std::uint32_t first = first_partition(router, partitions_, member, team);
+  constexpr std::size_t kPiece = 2048;       // keys: 0.1 ms, within which all are to end
+  const ThreadTeam::Lease team =
+      request.keys.size() >= kWorthATeam ? team_.try_take() : ThreadTeam::Lease();
+  router.route(request, team);
+  const std::size_t pieces =
+      team.size() == 1 ? 1 : std::max(team.size(), request.keys.size() / kPiece);
+  team.run(pieces, [&](std::size_t piece) {
+    const std::uint32_t first = first_partition(router, partitions_, piece, pieces);
     const std::uint32_t end =
-        member + 1 == team ? partitions_ : first_partition(router, partitions_, member + 1, team);
-    task(first, end);
+        piece + 1 == pieces ? partitions_ : first_partition(router, partitions_, piece + 1, pieces);
+    for (std::uint32_t p = first; p < end; ++p) {
+      const std::size_t keys = router.start(p + 1) - router.start(p);
+      if (keys > 0) named_[p].fetch_add(keys, std::memory_order_relaxed);
+    }
+    if (first < end) task(first, end);
   });
 }
 

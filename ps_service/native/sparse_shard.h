@@ -119,7 +119,7 @@ class SparseShard {
   }
   template <class Verb>
   void run_verb(Verb& verb, const RequestRouter& router, std::uint32_t first, std::uint32_t end);
-  // Routes the request, divides its partitions among the team and runs the task on each range.
+  // Routes the request, cuts its partitions into pieces for the team and runs the task on each.
   void run(const Request& request, RequestRouter& router, const Task& task);
 
   const Schema schema_;

@@ -57,6 +57,13 @@ struct Unsettled {
   std::size_t place;  // in the unit
 };
 
+// A row that was added but has no content yet.
+struct FreshRow {
+  float* row;
+  std::uint64_t hash;
+  std::uint32_t table;
+};
+
 // Writes the weights of each entry to values + offset. A missing key gets its initial weights, and
 // with `insert` also a row if it is admitted; rows then become younger. settle() throws
 // std::bad_alloc, only with `insert`.
@@ -84,8 +91,10 @@ class PullVerb {
  private:
   static constexpr std::size_t kManyFloats = std::size_t{1} << 18;  // 1 MiB: no cache of ours
 
-  // The new row, or null if the key is not admitted.
-  [[nodiscard]] const float* add(const Entry& entry) const;
+  // The new row, which is empty until fill_fresh(), or null if the key is not admitted.
+  [[nodiscard]] const float* add(const Entry& entry);
+  void look_again(std::size_t half);
+  void fill_fresh() noexcept;
   // What was not found at home waits for the end of its unit.
   void put_off(const Run& run, const Entry& entry, std::size_t place);
   void see(const Entry& entry, Slot slot) const noexcept {
@@ -99,6 +108,7 @@ class PullVerb {
   float* values_;
   bool streams_;
   std::vector<Unsettled> unsettled_;
+  std::vector<FreshRow> fresh_;
   std::array<std::array<const float*, 2 * kUnitEntries>, 2> rows_;
 };
 

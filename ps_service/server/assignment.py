@@ -10,11 +10,18 @@ import enum
 from ps_service.sharding import ShardMap
 from services.api import spec
 from services.api.spec import JobSpec
+from services.kit import usage
 from services.kit.discovery import Run
 from services.kit.errors import Conflict, InvalidInput
 from services.wire import ps_pb2
 
 _SPARE_THREADS = 16
+_MOST_SHARD_THREADS = 8  # that nobody asked for: a request of usual size keeps no more busy
+
+
+def usable_threads(cpus: float) -> int:
+    """Threads of a shard in a process that may use so many CPUs."""
+    return min(max(1, int(cpus)), _MOST_SHARD_THREADS)
 
 
 class Pace(enum.Enum):
@@ -41,6 +48,7 @@ class Assignment:
     sync: bool  # sparse pushes wait for all trainers
     restore: str = ""  # manifest to start from; empty = from scratch
     pace: Pace = Pace.TOGETHER  # of dense pushes
+    shard_threads: int = 1  # that work on one large request of a sparse shard
 
     @property
     def threads(self) -> int:
@@ -75,6 +83,7 @@ class Assignment:
             sync=job.training.mode == "sync",
             restore=run.restore,
             pace=_PACES.get(job.training.mode, Pace.TOGETHER),
+            shard_threads=job.resources.shard_threads or usable_threads(usage.cpu_limit()),
         )
 
     def admit(self, caller: ps_pb2.Caller) -> None:

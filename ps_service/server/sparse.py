@@ -265,9 +265,12 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         partitions = self._assignment.shard_map.partitions
         try:
             native = [t.native() for t in tables]
-            shard = _native.SparseShard(native, partitions=partitions, seed=seed)
+            shard = _native.SparseShard(
+                native, partitions=partitions, seed=seed, threads=self._assignment.shard_threads
+            )
         except ValueError as error:
             raise InvalidInput(f"tables: {error}") from error
+        log.info("%d threads for a large request", self._assignment.shard_threads)
         restored = Restored(0, 0)
         if self._assignment.restore:
             restored = snapshot.read_sparse(

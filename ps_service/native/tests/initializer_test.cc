@@ -55,6 +55,27 @@ TEST(Initializer, TruncatedNormalStaysWithinTwoDeviationsAndHasItsMoments) {
   EXPECT_GT(*std::ranges::max_element(drawn), 1.97F);
 }
 
+// Column by column, with the compiler's own conversion: what rows of old checkpoints were made of.
+float uniform_draw(std::uint64_t row_bits, std::size_t column, double low, double width) {
+  const std::uint64_t bits = mix64(row_bits + (column + 1) * 0x9E3779B97F4A7C15ULL);
+  return static_cast<float>(low + width * ((static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53));
+}
+
+TEST(Initializer, VectorsDrawTheBitsOfTheFormula) {
+  constexpr double kLow = -0.05;
+  constexpr double kHigh = 0.0625;
+  const auto uniform = make_initializer("uniform", {{"low", kLow}, {"high", kHigh}});
+  for (std::size_t dim = 1; dim <= 70; ++dim) {
+    for (const std::uint64_t row : {std::uint64_t{0}, ~std::uint64_t{0}, mix64(dim)}) {
+      std::vector<float> weights(dim);
+      uniform->fill(weights.data(), dim, row);
+      for (std::size_t column = 0; column < dim; ++column) {
+        ASSERT_EQ(weights[column], uniform_draw(row, column, kLow, kHigh - kLow)) << column;
+      }
+    }
+  }
+}
+
 TEST(Initializer, XavierFillsTheRangeOfItsDim) {
   const auto xavier = make_initializer("xavier", {{"gain", 2.0}});
   for (const std::size_t dim : {3UL, 768UL}) {
