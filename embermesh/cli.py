@@ -277,7 +277,7 @@ def restore(
     ] = None,
     placement: Annotated[
         Literal["remote", "embedded"] | None,
-        typer.Option(help="Where the sparse shards are from now on."),
+        typer.Option(help="Where the parameter servers are from now on."),
     ] = None,
     sparse_ps: Annotated[
         int | None, typer.Option(min=1, help="Another number of sparse-PS shards.")
