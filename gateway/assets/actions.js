@@ -1,6 +1,6 @@
 // What may be asked of a job. Whatever changes what runs is confirmed first; a refusal is shown in the gateway's words.
 
-import { newKey } from "./api.js";
+import { newKey, pause } from "./api.js";
 import { ask, choiceField, numberField } from "./dialog.js";
 import { h, setAttribute } from "./dom.js";
 import { count, moment } from "./format.js";
@@ -36,11 +36,10 @@ export class Actions {
 
   /** Resolves when this page changed the job, or after a while. */
   changed(signal) {
-    return new Promise((resolve) => {
+    const asked = new Promise((resolve) => {
       this._wake = resolve;
-      setTimeout(resolve, LOOK_MS);
-      signal.addEventListener("abort", resolve, { once: true });
     });
+    return Promise.race([asked, pause(LOOK_MS, signal)]);
   }
 
   async checkpoint() {

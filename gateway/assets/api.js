@@ -153,15 +153,13 @@ export class Api {
 /** Resolves after `milliseconds`, or at once when `signal` aborts. */
 export function pause(milliseconds, signal) {
   return new Promise((resolve) => {
-    if (signal?.aborted) {
-      resolve();
-      return;
-    }
-    const timer = setTimeout(resolve, milliseconds);
-    signal?.addEventListener("abort", () => {
+    const end = () => {
       clearTimeout(timer);
+      signal.removeEventListener("abort", end);
       resolve();
-    }, { once: true });
+    };
+    const timer = setTimeout(end, signal.aborted ? 0 : milliseconds);
+    signal.addEventListener("abort", end);
   });
 }
 

@@ -1,6 +1,6 @@
 // The complete checkpoints of a job, newest first, each with a way back to it.
 
-import { h, setText } from "./dom.js";
+import { h, setChildren, setText } from "./dom.js";
 import { age, count, moment, size } from "./format.js";
 import { refusal } from "./states.js";
 
@@ -16,6 +16,7 @@ export class CheckpointsPanel {
     this._refused = refused;
     this._newest = undefined; // id of the newest one that was listed
     this._isShown = false;
+    this._rows = new Map(); // by id
     this._job = null;
     this._body = h("tbody");
     this._said = h("p", { class: "hint", role: "status" });
@@ -46,7 +47,10 @@ export class CheckpointsPanel {
       setText(this._said, known.length > 0 ? "" : this._none());
       this._table.hidden = known.length === 0;
       const now = Date.now() / 1000;
-      this._body.replaceChildren(...known.reverse().map((checkpoint) => this._row(checkpoint, now)));
+      // One that stays keeps its row, so that a new checkpoint takes nobody's focus away.
+      this._rows = new Map(known.reverse().map((one) => [one.id, this._rows.get(one.id) ?? this._row(one)]));
+      for (const one of known) setText(this._rows.get(one.id).children[1], age(one.created, now));
+      setChildren(this._body, [...this._rows.values()]);
     } catch (error) {
       this._newest = undefined; // the next look tries again
       setText(this._said, error.message);
@@ -57,11 +61,11 @@ export class CheckpointsPanel {
     return this._job.spec.checkpoint ? "no checkpoints yet" : "the job's spec has no checkpoint section";
   }
 
-  _row(checkpoint, now) {
+  _row(checkpoint) {
     const back = h("button", { type: "button", class: "small", "aria-label": `Restore from ${checkpoint.id}…`,
       on: { click: () => this._restore(checkpoint) } }, "Restore…");
     this._allow(back);
-    const texts = [checkpoint.id, age(checkpoint.created, now), count(checkpoint.samples), count(checkpoint.rows),
+    const texts = [checkpoint.id, "", count(checkpoint.samples), count(checkpoint.rows),
       size(checkpoint.bytes), checkpoint.uri];
     const cells = texts.map((text, place) => h("td", { class: COLUMNS[place][1], "data-label": COLUMNS[place][0] }, text));
     cells[1].title = moment(checkpoint.created);
