@@ -118,12 +118,7 @@ def assemble(
             certificates.settings if certificates else None,
             otlp,
         ),
-        limits=Limits(
-            start=settings.start_seconds,
-            stop=settings.stop_seconds,
-            silence=settings.silence_seconds,
-            checkpoint=settings.checkpoint_seconds,
-        ),
+        limits=_limits(settings),
         traces=traces,
     )
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -148,6 +143,15 @@ def assemble(
         traces=traces,
     )
     return gateway, reconciler
+
+
+def _limits(settings: GatewayConfig) -> Limits:
+    return Limits(
+        start=settings.start_seconds,
+        stop=settings.stop_seconds,
+        silence=settings.silence_seconds,
+        checkpoint=settings.checkpoint_seconds,
+    )
 
 
 def _verifier(access: AccessConfig) -> OidcVerifier | None:

@@ -247,7 +247,7 @@ def test_a_token_of_an_identity_provider_opens_the_door(
             late = jwt.encode({"alg": "ES256", "kid": "e1"}, claims | {"exp": 1_700_000_000}, key)
             with (
                 Client(str(harness.http.base_url), token=late) as bob,
-                pytest.raises(Unauthenticated, match="(?i)expired"),
+                pytest.raises(Unauthenticated, match=r"(?i)expired"),
             ):
                 bob.jobs()
         provider.shutdown()
