@@ -2,8 +2,9 @@
 
 The sides run as processes of their own, in turn, for several rounds; a ratio is taken per round and
 the median over the rounds is reported, so that a slow minute of the machine hits all sides alike.
-One full pass of ours and of tuned TensorFlow gives AUC and memory, and the network bench
-(`net/run.py`) the table of modes. Writes `bench/results/train.json` and prints a table.
+One full pass of ours and of tuned TensorFlow gives AUC and memory, `sides/step_bytes.py` the bytes
+of a step beside those of a model of 100 million rows, and the network bench (`net/run.py`) the
+table of modes. Writes `bench/results/train.json` and prints a table.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SIDE_SECONDS = 1200
-NETWORK = "net/run"
+NETWORK, BYTES = "net/run", "sides/step_bytes"
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,12 @@ class Size:
     tensorflow: tuple[int, int]
     keras: tuple[int, int]
     network: tuple[str, ...]  # flags
+    bytes_steps: int
 
 
-FULL = Size(5, 4096, 2_000_000, 200_000, (100, 10), (60, 5), (8, 2), ())
+FULL = Size(5, 4096, 2_000_000, 200_000, (100, 10), (60, 5), (8, 2), (), 200)
 QUICK = Size(
-    1, 256, 12_800, 2_560, (12, 2), (6, 2), (2, 1), ("--steps", "60", "--batch-size", "64")
+    1, 256, 12_800, 2_560, (12, 2), (6, 2), (2, 1), ("--steps", "60", "--batch-size", "64"), 20
 )
 
 
@@ -136,6 +138,11 @@ def report(result: dict[str, Any]) -> str:
     ratios = ("embedded_ratio", "remote_ratio", "vs_tf_tuned", "vs_keras")
     lines += [f"{name:16} {result[name]:10.2f}" for name in ratios]
     lines += [f"{name:16} {result[name]:10.4f}" for name in ("auc_ours", "auc_tf")]
+    lines += [
+        f"bytes {name:11} {row['bytes_per_step']:10,.0f} a step, 1/{1 / row['bytes_ratio']:,.0f} "
+        "of a model of 100 M rows"
+        for name, row in result["bytes"].items()
+    ]
     for mode, row in result["net"].items():
         lines.append(
             f"net {mode:12} {row['step_ms']:8.1f} ms, {row['bytes_per_step']:,.0f} bytes a step"
@@ -164,6 +171,7 @@ def main() -> None:
     result = measure(size, common)
     network = run_side(NETWORK, ["--cache", args.cache, *size.network])
     result |= {"net": network["modes"], "net_skipped": network["skipped"]}
+    result |= run_side(BYTES, ["--cache", args.cache, "--steps", str(size.bytes_steps)])
     result["machine"] = {
         "cpus": os.cpu_count(),
         "processor": platform.machine(),

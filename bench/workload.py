@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from services.api.spec import JobSpec, validate
-from trainer_service.sources.synthetic import CriteoModel
+from trainer_service.sources.synthetic import CARDINALITIES, CriteoModel
 
 SLOTS, DENSE, DIM, HIDDEN, SEED = 26, 13, 16, (256, 128, 64), 20261129
+WIDE_ROWS = 100_000_000  # values of all slots together in the wide variant of the workload
 ACCUMULATOR = 0.1  # initial, of every side's Adagrad: it moves the AUC more than any other choice
 _TRAINING, _TEST = 0, 1  # random streams
 _STRIPE = 4096  # rows generated at once, whatever the batch size
@@ -58,12 +59,19 @@ class Data:
         """File of the held-out rows."""
         return self._file(f"test-{self.test_rows}.parquet", self.test_rows, _TEST)
 
-    def _file(self, name: str, rows: int, stream: int) -> Path:
+    def wide(self, rows: int) -> Path:
+        """File of `rows` training rows of a model of WIDE_ROWS embedding rows: every slot has as
+        many times more values.
+        """
+        wide = CARDINALITIES * WIDE_ROWS // CARDINALITIES.sum()
+        return self._file(f"wide-{rows}.parquet", rows, _TRAINING, CriteoModel(wide))
+
+    def _file(self, name: str, rows: int, stream: int, model: CriteoModel | None = None) -> Path:
         path = self.folder / name
         if path.exists():
             return path
         self.folder.mkdir(parents=True, exist_ok=True)
-        model, unfinished = CriteoModel(), path.with_suffix(".tmp")
+        model, unfinished = model or CriteoModel(), path.with_suffix(".tmp")
         writer = None
         for index in range(-(-rows // _STRIPE)):
             count = min(_STRIPE, rows - index * _STRIPE)

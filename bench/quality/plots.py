@@ -64,7 +64,7 @@ def band(runs: Sequence[Run]) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     first = max(points[0][0] for points in curves)
     last = min(points[-1][0] for points in curves)
     samples = np.linspace(first, last, _POINTS) if first <= last else np.zeros(0)
-    return samples, np.array([np.interp(samples, *zip(*points, strict=True)) for points in curves])
+    return samples, np.array([np.interp(samples, *np.array(points).T) for points in curves])
 
 
 def _curves(axes: Axes, title: str, runs: Sequence[Run]) -> None:
@@ -105,7 +105,7 @@ def _test_auc(axes: Axes, name: str, part: dict[str, Any]) -> None:
         _legend(axes)
     axes.set_xlim(-0.5, len(sides) - 0.5)
     axes.set_xticks(range(len(sides)), [_short(side) for side in sides])
-    many = f"{max(seeds)} seeds (dots) and their mean" if max(seeds) > 1 else "one seed"
+    many = f"{max(seeds)} seeds and mean" if max(seeds) > 1 else "one seed"
     axes.set_title(f"{name}: {part['test_rows']:,} held-out rows, {many}")
     axes.set_ylabel("test AUC")
     _plain(axes)

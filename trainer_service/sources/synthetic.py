@@ -81,9 +81,10 @@ class CriteoModel:
 
     columns = ("label", *(f"I{i + 1}" for i in range(DENSE)), *(f"C{i + 1}" for i in range(SLOTS)))
 
-    def __init__(self) -> None:
-        self._zipf = _Zipf(ZIPF)
-        self._totals = self._zipf.mass(CARDINALITIES)
+    def __init__(self, cardinalities: npt.NDArray[np.int64] = CARDINALITIES) -> None:
+        """`cardinalities` (SLOTS,): how many values each slot has."""
+        self._zipf, self._cardinalities = _Zipf(ZIPF), cardinalities
+        self._totals = self._zipf.mass(cardinalities)
         self._dense_weights = (
             np.random.default_rng(_MODEL_SEED).normal(0, DENSE_SCALE, DENSE).astype(np.float32)
         )
@@ -99,7 +100,7 @@ class CriteoModel:
         # A slot's distribution is a prefix of the endless one: scaled to the prefix's mass, one
         # inverse serves all.
         ranks = self._zipf.ranks(rng.random((SLOTS, count)) * self._totals[:, None])
-        np.minimum(ranks, CARDINALITIES[:, None] - 1, out=ranks)
+        np.minimum(ranks, self._cardinalities[:, None] - 1, out=ranks)
         ids = _ids(ranks)
         logits = BIAS + self._dense_weights @ dense + self._sparse_logits(ids)
         probabilities = 1.0 / (1.0 + np.exp(-logits))

@@ -98,6 +98,8 @@ def test_the_whole_bench_runs(tmp_path: Path) -> None:
         assert result[f"{side}_sps"] > 0
     assert all(0.4 < result[name] < 0.8 for name in ("auc_ours", "auc_tf"))
     assert result["rss_mb"] > 100
+    assert result["bytes"]["lean"]["bytes_per_step"] == result["bytes_per_step"] > 10_000
+    assert result["bytes_ratio"] == result["bytes_per_step"] / result["model_bytes_100m"]
     assert result["net_skipped"] or all(
         row["step_ms"] > 0 and row["bytes_per_step"] > 0 for row in result["net"].values()
     )
