@@ -21,9 +21,17 @@ from services.wire import ps_pb2_grpc
 class EmbeddedShard:
     """Shard `rank` of the run. `SparseClient(own=shard.servicer)` calls it without a socket."""
 
-    def __init__(self, run: Run, rank: int, registry: prometheus_client.CollectorRegistry) -> None:
-        """Raises InvalidInput for a bad spec or a rank there is not."""
-        assignment = Assignment.of_sparse(run, rank)
+    def __init__(
+        self,
+        run: Run,
+        rank: int,
+        registry: prometheus_client.CollectorRegistry,
+        shard_threads: int = 0,
+    ) -> None:
+        """`shard_threads` as in MemberConfig. Raises InvalidInput for a bad spec, a rank there is
+        not, or a bad number of threads.
+        """
+        assignment = Assignment.of_sparse(run, rank, shard_threads)
         servicer = SparseServicer(assignment, Storage(), SparseMetrics(registry))
         self.servicer: ps_pb2_grpc.SparsePsServicer = servicer
         self.threads = assignment.threads  # that its gRPC server needs

@@ -75,7 +75,10 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
             job = _prepare(process.run)
             shard = None
             if job.spec.resources.embedded:
-                shard = EmbeddedShard(process.run, process.settings.rank, process.metrics)
+                settings = process.settings
+                shard = EmbeddedShard(
+                    process.run, settings.rank, process.metrics, settings.shard_threads
+                )
             stack.callback(_serve(process, gate, shard).drain, DRAIN_SECONDS)
             if shard is not None:
                 stack.callback(shard.close)  # before the server drains

@@ -228,7 +228,7 @@ class Training(Strict):
 
 
 class Resources(Strict):
-    """How many processes of each kind, and threads of a shard."""
+    """How many processes of each kind."""
 
     placement: Literal["remote", "embedded"] = Field(
         default="remote",
@@ -244,13 +244,6 @@ class Resources(Strict):
     )
     dense_ps: int = Field(default=1, ge=1, le=64, description="Dense parameter-server blocks.")
     trainers: int = Field(default=1, ge=1, le=1024, description="Trainers.")
-    shard_threads: int | None = Field(
-        default=None,
-        ge=1,
-        le=256,
-        description="Threads that work together on one large request of a sparse shard; no result "
-        "depends on it. None = the CPUs that the shard's process may use, at most 8.",
-    )
 
     @property
     def embedded(self) -> bool:
