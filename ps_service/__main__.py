@@ -24,7 +24,8 @@ DRAIN_SECONDS = 5.0
 
 def serve_sparse(process: MemberProcess, stop: threading.Event) -> None:
     """Serves one shard until `stop`."""
-    assignment = Assignment.of_sparse(process.run, process.settings.rank)
+    settings = process.settings
+    assignment = Assignment.of_sparse(process.run, settings.rank, settings.shard_threads)
     servicer = SparseServicer(assignment, Storage(), SparseMetrics(process.metrics))
     _serve(
         process,

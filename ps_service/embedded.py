@@ -34,9 +34,17 @@ class Embedded(Protocol):
 class EmbeddedShard:
     """Shard `rank` of the run. `SparseClient(own=shard.servicer)` calls it without a socket."""
 
-    def __init__(self, run: Run, rank: int, registry: prometheus_client.CollectorRegistry) -> None:
-        """Raises InvalidInput for a bad spec or a rank there is not."""
-        assignment = Assignment.of_sparse(run, rank)
+    def __init__(
+        self,
+        run: Run,
+        rank: int,
+        registry: prometheus_client.CollectorRegistry,
+        shard_threads: int = 0,
+    ) -> None:
+        """`shard_threads` as in MemberConfig. Raises InvalidInput for a bad spec, a rank there is
+        not, or a bad number of threads.
+        """
+        assignment = Assignment.of_sparse(run, rank, shard_threads)
         self.role, self.threads = Role.SPARSE_PS, assignment.threads
         self.servicer = SparseServicer(assignment, Storage(), SparseMetrics(registry))
         self.status: Callable[[], dict[str, Any]] = self.servicer.status

@@ -131,12 +131,13 @@ def _prepare(run: Run) -> _Job:
 
 def _embedded(process: MemberProcess, spec: JobSpec) -> _Own:
     """The parameter servers that live in this trainer."""
-    rank, metrics = process.settings.rank, process.metrics
-    resources = spec.resources
-    return _Own(
-        EmbeddedShard(process.run, rank, metrics) if resources.embedded else None,
-        EmbeddedBlock(process.run, rank, metrics) if rank < resources.embedded_blocks else None,
-    )
+    run, settings, metrics = process.run, process.settings, process.metrics
+    shard = block = None
+    if spec.resources.embedded:
+        shard = EmbeddedShard(run, settings.rank, metrics, settings.shard_threads)
+    if settings.rank < spec.resources.embedded_blocks:
+        block = EmbeddedBlock(run, settings.rank, metrics)
+    return _Own(shard, block)
 
 
 def _serve(process: MemberProcess, gate: PauseGate, own: Sequence[Embedded]) -> rpc.Server:

@@ -16,12 +16,17 @@ from services.kit.errors import Conflict, InvalidInput
 from services.wire import ps_pb2
 
 _SPARE_THREADS = 16
-_MOST_SHARD_THREADS = 8  # that nobody asked for: a request of usual size keeps no more busy
+_USUAL_SHARD_THREADS = 8  # at most, if nobody asked: a request of usual size keeps no more busy
+_MOST_SHARD_THREADS = 256
 
 
-def usable_threads(cpus: float) -> int:
-    """Threads of a shard in a process that may use so many CPUs."""
-    return min(max(1, int(cpus)), _MOST_SHARD_THREADS)
+def threads_of_shard(asked: int, cpus: float) -> int:
+    """Threads for one large request of a sparse shard: those that were asked for, or with 0 the
+    CPUs that its process may use. Raises InvalidInput for a number out of bounds.
+    """
+    if not 0 <= asked <= _MOST_SHARD_THREADS:
+        raise InvalidInput(f"shard_threads is {asked}, must be 0 to {_MOST_SHARD_THREADS}")
+    return asked or min(max(1, int(cpus)), _USUAL_SHARD_THREADS)
 
 
 class Pace(enum.Enum):
@@ -58,10 +63,14 @@ class Assignment:
         return _SPARE_THREADS + 2 * self.trainers
 
     @classmethod
-    def of_sparse(cls, run: Run, rank: int) -> Assignment:
-        """Shard `rank` of the run. Raises InvalidInput for a bad spec or a rank there is not."""
+    def of_sparse(cls, run: Run, rank: int, threads: int = 0) -> Assignment:
+        """Shard `rank` of the run; `threads` as in threads_of_shard. Raises InvalidInput for a bad
+        spec, a rank there is not, or a bad number of threads.
+        """
         job = spec.validate(run.spec)
-        return cls._of(run, rank, job, job.resources.sparse_ps)
+        assignment = cls._of(run, rank, job, job.resources.sparse_ps)
+        threads = threads_of_shard(threads, usage.cpu_limit())
+        return dataclasses.replace(assignment, shard_threads=threads)
 
     @classmethod
     def of_dense(cls, run: Run, rank: int) -> Assignment:
@@ -83,7 +92,6 @@ class Assignment:
             sync=job.training.mode == "sync",
             restore=run.restore,
             pace=_PACES.get(job.training.mode, Pace.TOGETHER),
-            shard_threads=job.resources.shard_threads or usable_threads(usage.cpu_limit()),
         )
 
     def admit(self, caller: ps_pb2.Caller) -> None:

@@ -51,13 +51,3 @@ class PodSizes(Strict):
     trainer: PodSize | None = Field(default=None, description="Each trainer.")
     sparse_ps: PodSize | None = Field(default=None, description="Each sparse-PS.")
     dense_ps: PodSize | None = Field(default=None, description="Each dense-PS.")
-
-
-class Sized(Strict):
-    """Part of `resources`."""
-
-    pods: PodSizes = Field(
-        default_factory=PodSizes,
-        description="CPU and memory of each process, where processes are pods (target kubernetes); "
-        "other targets ignore it.",
-    )

@@ -18,7 +18,7 @@ from services.api.autoscale import Autoscale
 from services.api.base import Duration, Strict
 from services.api.features import Features
 from services.api.optimizers import KSTEP_OPTIMIZERS, Optimizers
-from services.api.pods import Sized
+from services.api.resources import Resources
 from services.kit.errors import InvalidInput
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
@@ -225,56 +225,6 @@ class Training(Strict):
                 f"pipeline.depth is {self.depth}, must be at most staleness, {self.staleness}"
             )
         return self
-
-
-class Resources(Sized):
-    """How many processes of each kind, and threads of a shard."""
-
-    placement: Literal["remote", "embedded"] = Field(
-        default="remote",
-        description="Where the parameter servers are. remote: processes of their own. embedded: "
-        "trainer i has sparse shard i and, if there is one, dense block i in its process, and "
-        "reaches them without a socket; sparse_ps is then the number of trainers.",
-    )
-    sparse_ps: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="Sparse parameter-server shards; not to be given with placement embedded.",
-    )
-    dense_ps: int = Field(default=1, ge=1, le=64, description="Dense parameter-server blocks.")
-    trainers: int = Field(default=1, ge=1, le=1024, description="Trainers.")
-    shard_threads: int | None = Field(
-        default=None,
-        ge=1,
-        le=256,
-        description="Threads that work together on one large request of a sparse shard; no result "
-        "depends on it. None = the CPUs that the shard's process may use, at most 8.",
-    )
-
-    @property
-    def embedded(self) -> bool:
-        """Whether each trainer's process has a shard."""
-        return self.placement == "embedded"
-
-    @property
-    def embedded_blocks(self) -> int:
-        """Dense blocks in trainers' processes: block i is in trainer i."""
-        return min(self.dense_ps, self.trainers) if self.embedded else 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_shard_for_each_trainer(cls, given: Any) -> Any:
-        """Fills in the count, so that whoever asks for the number of shards need not know why."""
-        if not isinstance(given, dict) or given.get("placement") != "embedded":
-            return given
-        trainers = given.get("trainers", 1)
-        if given.get("sparse_ps", trainers) != trainers:
-            raise ValueError(
-                f"sparse_ps is {given['sparse_ps']}, but with placement embedded each of the "
-                f"{trainers} trainers has one shard; leave it out"
-            )
-        return {**given, "sparse_ps": trainers}
 
 
 class CheckpointSpec(Strict):

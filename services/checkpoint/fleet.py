@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from services.api.manifest import FileEntry
-from services.api.spec import Resources
+from services.api.resources import Resources
 from services.kit import rpc, tracing
 from services.kit.discovery import Member, Phase, Registry, Role, Run
 from services.kit.errors import Conflict, DeadlineExceeded, EmbermeshError

@@ -37,6 +37,7 @@ class MemberConfig:
     port: int = 0  # gRPC; 0 = a free one, announced in the lease
     metrics_port: int = 0  # HTTP /metrics, /healthz, /readyz
     log_level: str = "info"
+    shard_threads: int = 0  # of a sparse shard, for one large request; 0 = usable CPUs, at most 8
 
 
 class MemberProcess:
