@@ -28,7 +28,7 @@ from services.api.views import JobState, JobView
 from tools.stages import ROOT, Report, StageFailed, main, run, say, until
 
 PROJECT = "embermesh-e2e"
-ROWS, PARTITIONS, IDS = 240_000, 6, 500
+ROWS, PARTITIONS, IDS = 300_000, 6, 500
 TOPIC = "clicks"
 # Seconds, for a machine that has other things to do.
 STARTS, RECOVERS, FINISHES = 240.0, 240.0, 600.0
@@ -57,7 +57,7 @@ class Stack:
         self.env = {**os.environ, "COMPOSE_PROJECT_NAME": PROJECT}
         self.env |= {name: str(_free_port()) for name in PORTS}
         self.env["TRAINERS"] = "4"  # two, one to scale by, one to spare
-        self.env["EMBERMESH_TAG"] = os.environ.get("EMBERMESH_E2E_TAG", "e2e-compose")
+        self.env["IMAGE_TAG"] = os.environ.get("EMBERMESH_E2E_TAG", "e2e-compose")
 
     def compose(self, *words: str, seconds: float) -> str:
         """`docker compose` with these words; its output."""
@@ -112,7 +112,7 @@ def third_party(stack: Stack) -> dict[str, str]:
 
 def build(stack: Stack) -> dict[str, int]:
     """Our images -> MB; built unless EMBERMESH_E2E_TAG names those of an earlier build."""
-    tag = stack.env["EMBERMESH_TAG"]
+    tag = stack.env["IMAGE_TAG"]
     if "EMBERMESH_E2E_TAG" not in os.environ:
         run([ROOT / "deploy" / "build.sh"], env={**stack.env, "TAG": tag}, seconds=3600)
     sizes = {}
@@ -160,7 +160,8 @@ def produce(stack: Stack) -> None:
 
 def embermesh(stack: Stack, *words: str, seconds: float = 120) -> str:
     """The command line, pointed at the stack."""
-    env = {**stack.env, "EMBERMESH_URL": stack.url("GATEWAY_PORT")}
+    env = {k: v for k, v in stack.env.items() if not k.startswith("EMBERMESH_")}
+    env["EMBERMESH_URL"] = stack.url("GATEWAY_PORT")
     return run([Path(sys.executable).with_name("embermesh"), *words], env=env, seconds=seconds)
 
 
