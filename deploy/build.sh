@@ -7,13 +7,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml | head -n 1)
-export EMBERMESH_TAG=${TAG:-$version}
+export IMAGE_TAG=${TAG:-$version}
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(gateway ps trainer checkpoint)
 
 # Compose brings BuildKit along, also where docker has no buildx. `sparse-ps` is the service whose image is `ps`.
 docker compose build --quiet "${targets[@]/#ps/sparse-ps}" >&2
 for target in "${targets[@]}"; do
-  bytes=$(docker image inspect --format '{{.Size}}' "embermesh-$target:$EMBERMESH_TAG")
-  printf '%s %d\n' "embermesh-$target:$EMBERMESH_TAG" $((bytes / 1000000))
+  bytes=$(docker image inspect --format '{{.Size}}' "embermesh-$target:$IMAGE_TAG")
+  printf '%s %d\n' "embermesh-$target:$IMAGE_TAG" $((bytes / 1000000))
 done

@@ -125,7 +125,8 @@ down() {
 
 status() {
   eval "$(env_lines)"
-  docker version --format 'engine {{.Server.Version}}, client {{.Client.Version}}' 2>/dev/null || fail "not running"
+  timeout 10 docker info >/dev/null 2>&1 || fail "not running"
+  docker version --format 'engine {{.Server.Version}}, client {{.Client.Version}}'
   docker compose version --short | sed 's/^/compose /'
 }
 

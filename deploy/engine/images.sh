@@ -57,6 +57,9 @@ build_base() {
   debootstrap --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv "$SUITE" "$root" $mirror \
     >"$DIR/debootstrap.log" 2>&1 || { WHY="debootstrap failed, see $DIR/debootstrap.log"; return 1; }
   apt_sources >"$root/etc/apt/sources.list"
+  # As in the image that this one stands for: no sync after each file, no translated descriptions.
+  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/docker-apt-speedup"
+  echo 'Acquire::Languages "none";' >"$root/etc/apt/apt.conf.d/docker-no-languages"
   # A proxy's certificate that this machine trusts, the image's pip and apt trust too.
   cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
   ln -sf python3 "$root/usr/bin/python"

@@ -76,7 +76,7 @@ def test_compose_roles_run_in_their_images() -> None:
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
     ours = [s["image"] for s in COMPOSE.values() if s["image"].startswith("embermesh-")]
     assert len(ours) == 5
-    assert all(image.endswith(f":${{EMBERMESH_TAG:-{version}}}") for image in ours)
+    assert all(image.endswith(f":${{IMAGE_TAG:-{version}}}") for image in ours)
 
 
 def test_compose_gives_no_container_more_than_it_needs() -> None:
@@ -143,7 +143,9 @@ def test_images_install_extras_that_exist() -> None:
     project = tomllib.loads(read("pyproject.toml"))["project"]
     installed = {
         image: requirements_of(extras.split())
-        for extras, image in re.findall(r"requirements.py ([\w ]+) > /packages/(\w+)\.txt", DOCKERFILE)
+        for extras, image in re.findall(
+            r"requirements.py ([\w ]+) > /packages/(\w+)\.txt", DOCKERFILE
+        )
     }
     assert installed.keys() == {"gateway", "ps", "trainer", "checkpoint"}
     for image, packages in installed.items():
