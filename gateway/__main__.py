@@ -31,7 +31,7 @@ from gateway.metrics import GatewayMetrics
 from gateway.oidc import Keys, OidcVerifier
 from gateway.rate import RateLimiter
 from gateway.reconciler import Limits
-from gateway.targets import Target
+from gateway.targets import Measured, Target
 from gateway.tenancy import Tenancy
 from services.kit import config, lifecycle, plugins, telemetry, tls, usage
 from services.kit.discovery import Registry
@@ -94,6 +94,8 @@ def assemble(
     store, registry = storing.JobStore(client), Registry(client)
     create_target = plugins.load("gateway.targets", settings.target)
     target = cast(Callable[[GatewayConfig], Target], create_target)(settings)
+    if isinstance(target, Measured):
+        target.expose(metrics_registry)
     checkpoints = CheckpointClient(
         settings.checkpoint_address, settings.checkpoint_seconds, tls=certificates
     )

@@ -24,3 +24,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "kafka_broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.kafka)
+        if "kubernetes_admin" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.kubernetes)

@@ -80,6 +80,11 @@ class Api:
     ) -> None:
         self._send, self._namespace, self._seconds = send, namespace, seconds
         self._pause, self._clock = pause or threading.Event().wait, clock
+        self._answered: Callable[[str, int, float], None] | None = None
+
+    def watch(self, answered: Callable[[str, int, float], None]) -> None:
+        """From now on tells of every request: method, status (0: no answer), seconds."""
+        self._answered = answered
 
     def get(self, kind: Kind, name: str) -> Object:
         """The object. Raises NotFound."""
@@ -171,7 +176,7 @@ class Api:
         while True:
             left = max(_LEAST_SECONDS, end - self._clock())
             try:
-                return self._send(method, path, query, body, content, left)
+                return self._try(method, path, query, body, content, left)
             except ApiException as error:
                 refusal = _REFUSALS.get(error.status)
                 if refusal is not None:
@@ -186,6 +191,27 @@ class Api:
                 )
             self._pause(pause * random.uniform(0.5, 1.0) if not wanted else pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    def _try(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        body: Object | None,
+        content: str,
+        seconds: float,
+    ) -> bytes:
+        began, status = self._clock(), 0
+        try:
+            answer = self._send(method, path, query, body, content, seconds)
+            status = 200
+            return answer
+        except ApiException as error:
+            status = error.status or 0
+            raise
+        finally:
+            if self._answered is not None:
+                self._answered(method, status, self._clock() - began)
 
 
 def connect(settings: KubernetesConfig) -> Api:

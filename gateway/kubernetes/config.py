@@ -32,6 +32,7 @@ class KubernetesConfig:
     redis_secret: str = ""  # Secret whose key redis-url is the URL; empty = the gateway's own URL
     tls_secret: str = ""  # Secret with the certificates, mounted where EMBERMESH_TLS_CERT lies
     checkpoint_claim: str = ""  # PersistentVolumeClaim mounted at /checkpoints; empty = none
+    default_cpu: float = 0.25  # cores requested for a process whose job asks for none; 0 = none
     node_selector: str = ""  # key=value
     tolerations: str = ""  # YAML or JSON list, as in a pod
     zone_key: str = "topology.kubernetes.io/zone"  # node label over which a role's pods spread
@@ -42,6 +43,8 @@ class KubernetesConfig:
             self._refuse("image_pull_policy", f"must be one of {', '.join(PULL_POLICIES)}")
         if not self.request_seconds > 0:
             self._refuse("request_seconds", "must be above 0")
+        if self.default_cpu < 0:
+            self._refuse("default_cpu", "must be 0 or more")
         if not all(pair.find("=") > 0 for pair in _listed(self.node_selector)):
             self._refuse("node_selector", "must be a list of key=value")
         self.toleration_list()

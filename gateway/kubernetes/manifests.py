@@ -159,7 +159,7 @@ def _pod(
         ],
         # No liveness probe: a restart in place is never right, and silence is the gateway's to see.
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "metrics"}, "periodSeconds": 5},
-        "resources": _resources(spec.size),
+        "resources": _resources(spec.size or PodSize(), settings.default_cpu),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -250,12 +250,12 @@ def _certificates(env: Mapping[str, str], settings: KubernetesConfig) -> str:
     return folders.pop()
 
 
-def _resources(size: PodSize | None) -> Object:
-    if size is None:
-        return {}
+def _resources(size: PodSize, default_cpu: float) -> Object:
     requests: Object = {}
-    if size.cpu is not None:
-        requests["cpu"] = f"{round(size.cpu * 1000)}m"
+    # A pod that asks for nothing gets next to nothing while its node is busy.
+    cpu = default_cpu if size.cpu is None else size.cpu
+    if cpu:
+        requests["cpu"] = f"{max(1, round(cpu * 1000))}m"
     limits: Object = {}
     if size.memory is not None:
         # Equal, so that a pod is never killed for memory that it was promised. A limit on CPU would

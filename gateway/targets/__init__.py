@@ -14,6 +14,8 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+import prometheus_client
+
 from services.api.pods import PodSize
 from services.kit.discovery import Role
 
@@ -70,6 +72,14 @@ class Target(Protocol):
 
     def logs(self, job: str, generation: int, role: Role, rank: int, tail: int) -> str:
         """The last `tail` lines the process wrote. Raises NotFound."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A target with metrics of its own."""
+
+    def expose(self, registry: prometheus_client.CollectorRegistry) -> None:
+        """Declares them; called once, before anything else."""
 
 
 @runtime_checkable

@@ -21,6 +21,8 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import prometheus_client
+
 from gateway.config import GatewayConfig
 from gateway.kubernetes import ledger as ledgers
 from gateway.kubernetes import manifests, names, pods
@@ -36,6 +38,7 @@ from gateway.kubernetes.api import (
 )
 from gateway.kubernetes.config import KubernetesConfig
 from gateway.kubernetes.ledger import Ledger
+from gateway.kubernetes.metrics import ApiMetrics
 from gateway.kubernetes.pods import Pod
 from gateway.targets import Process, ProcessSpec
 from services.kit import config
@@ -48,12 +51,16 @@ _KINDS = {"ConfigMap": CONFIG_MAPS, "Service": SERVICES, "StatefulSet": STATEFUL
 
 
 class KubernetesTarget:
-    """See Target and Keeper. Thread-safe: it keeps nothing. `stop_seconds`: from SIGTERM to
-    SIGKILL.
+    """See Target, Keeper and Measured. Keeps nothing, so threads may share it. `stop_seconds`: from
+    SIGTERM to SIGKILL.
     """
 
     def __init__(self, api: Api, settings: KubernetesConfig, stop_seconds: float) -> None:
         self._api, self._settings, self._stop_seconds = api, settings, stop_seconds
+
+    def expose(self, registry: prometheus_client.CollectorRegistry) -> None:
+        """See Measured."""
+        self._api.watch(ApiMetrics(registry).answered)
 
     def observe(self, job: str, generation: int) -> list[Process]:
         """See Target."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import prometheus_client
 import pytest
 import urllib3
 from kubernetes.client.exceptions import ApiException
@@ -12,6 +13,7 @@ from kubernetes.client.exceptions import ApiException
 from gateway.kubernetes import rbac
 from gateway.kubernetes.api import CONFIG_MAPS, PODS, SERVICES, STATEFUL_SETS, Api, connect
 from gateway.kubernetes.config import KubernetesConfig
+from gateway.kubernetes.metrics import ApiMetrics
 from services.kit.errors import (
     Conflict,
     EmbermeshError,
@@ -96,6 +98,23 @@ def test_a_refusal_is_not_repeated_and_says_why(status: int, kind: type[Embermes
     with pytest.raises(kind, match=r"PUT /apis/apps/v1/namespaces/jobs/statefulsets/a: spec\.rep"):
         server.api.replace(STATEFUL_SETS, {"metadata": {"name": "a"}})
     assert len(server.calls) == 1 and server.now == 0
+
+
+def test_every_request_is_counted_by_its_answer() -> None:
+    registry = prometheus_client.CollectorRegistry()
+    server = Server(refusal(503), BUSY[-1], refusal(409))
+    server.api.watch(ApiMetrics(registry).answered)
+    with pytest.raises(Conflict):
+        server.api.create(PODS, {})
+    server.answers = [b"{}"]
+    server.api.get(PODS, "a")
+
+    def count(method: str, status: str) -> float | None:
+        labels = {"method": method, "status": status}
+        return registry.get_sample_value("embermesh_kubernetes_request_seconds_count", labels)
+
+    seen = [count("POST", status) for status in ("503", "none", "409", "200")]
+    assert (seen, count("GET", "200")) == ([1, 1, 1, None], 1)
 
 
 def test_a_deletion_names_what_it_is_about_and_is_content_when_that_is_gone() -> None:

@@ -38,7 +38,7 @@ TLS = TlsConfig("/certs/ca.crt", "/certs/tls.crt", "/certs/tls.key")
 SIZES = {
     "trainer": {"cpu": 1.5, "memory": "4Gi"},
     "sparse_ps": {"memory": "8G"},
-    "dense_ps": {"cpu": 0.25},
+    "dense_ps": {"cpu": 0.5},
 }
 
 
@@ -124,12 +124,15 @@ def test_sizes_of_the_job_become_requests_and_limits() -> None:
             "limits": {"memory": str(4 << 30)},
         },
         "sparse-ps": {
-            "requests": {"memory": "8000000000"},
+            "requests": {"cpu": "250m", "memory": "8000000000"},
             "limits": {"memory": "8000000000"},
         },
-        "dense-ps": {"requests": {"cpu": "250m"}},
+        "dense-ps": {"requests": {"cpu": "500m"}},
     }
-    assert all(spec["containers"][0]["resources"] == {} for spec in pods().values())
+    modest = dataclasses.replace(PLAIN, default_cpu=0.0)
+    assert all(spec["containers"][0]["resources"] == {} for spec in pods(modest).values())
+    asked_for = [spec["containers"][0]["resources"]["requests"] for spec in pods().values()]
+    assert asked_for == [{"cpu": "250m"}] * 3
 
 
 def test_each_role_runs_its_module_behind_the_entry() -> None:
@@ -237,6 +240,7 @@ def test_a_config_map_of_somebody_else_is_named() -> None:
     [
         ("IMAGE_PULL_POLICY", "Sometimes"),
         ("REQUEST_SECONDS", "0"),
+        ("DEFAULT_CPU", "-1"),
         ("NODE_SELECTOR", "pool"),
         ("TOLERATIONS", "{key: a}"),
         ("TOLERATIONS", "[a, {"),
