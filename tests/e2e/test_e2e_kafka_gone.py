@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,20 +11,17 @@ import pytest
 from embermesh.client import Client
 from services.api.views import JobState
 from tests.e2e.waiting import until
-from tests.fixtures.kafka_broker import JARS, KafkaBroker
+from tests.fixtures.kafka_broker import KafkaBroker, find_java
 from tests.fixtures.row_counts import counting_job, produce_rows, updates_of_rows
 
-pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]
-PARTITIONS, ROWS = 4, 20_000
+pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+PARTITIONS, ROWS = 4, 8_000
 
 
 @pytest.fixture
-def own_broker(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[KafkaBroker]:
-    """A broker that a test may kill; there are java and jars, else the session's had skipped."""
-    del kafka_broker
-    java = shutil.which("java")
-    assert java is not None and JARS.exists()
-    broker = KafkaBroker(tmp_path, java)
+def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker that a test may kill."""
+    broker = KafkaBroker(tmp_path, find_java())
     broker.format()
     broker.start()
     yield broker
@@ -61,7 +57,7 @@ def test_the_broker_is_gone_while_a_job_trains(
     threading.Event().wait(seconds)
     own_broker.start()
     produce_rows(own_broker, "clicks", PARTITIONS, range(ROWS, 2 * ROWS))
-    until(lambda: client.get(job).progress.samples >= 2 * ROWS, seconds=150, what="all the rows")
+    until(lambda: client.get(job).progress.samples >= 2 * ROWS, seconds=200, what="all the rows")
     last = client.checkpoint(job)
     view = client.get(job)
     assert (view.state, view.generation, view.restarts) == (JobState.RUNNING, 1, 0), view.error

@@ -15,15 +15,15 @@ import redis
 from embermesh.client import Client
 from gateway.record import new_record
 from services.api import spec as jobspec
-from services.api.views import JobState, JobView
+from services.api.views import JobState
 from services.kit.discovery import Registry, Run
-from tests.integration.gateway_harness import SPEC, Harness, running_gateway
+from tests.integration.gateway_harness import SPEC, Harness, running_gateway, wait_for
 
 pytestmark = pytest.mark.slow
 JOBS, RUNNING = 10_000, 10
 PAGE = 100
-# Bounds for a busy machine; quiet ones need a tenth of the time.
-PAGE_SECONDS, JOB_SECONDS, GROWTH_BYTES = 1.0, 0.5, 64 << 20
+# Bounds for a very busy machine: quiet ones need a twentieth of the time.
+PAGE_SECONDS, GROWTH_BYTES = 2.0, 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def harness(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_all_are_listed_once_page_by_page_in_time_and_memory(harness: Harness) -> None:
     with Client(str(harness.http.base_url)) as client:
-        list(client.all_jobs(page=PAGE))  # whatever is made once is made now
+        client.jobs(limit=1000)  # whatever is made once is made now
         before = resident_bytes()
         seen, took, cursor = [], [], ""
         while cursor is not None:
@@ -72,23 +72,30 @@ def resident_bytes() -> int:
     return int(pages) * resource.getpagesize()
 
 
-def test_a_running_job_is_looked_at_without_a_search_of_the_past(harness: Harness) -> None:
-    with Client(str(harness.http.base_url)) as client:
+def test_a_running_job_is_looked_at_without_a_search_of_the_past(
+    harness: Harness, redis_url: str
+) -> None:
+    """Counted in commands, which don't depend on how busy the machine is."""
+    with Client(str(harness.http.base_url)) as client, redis.Redis.from_url(redis_url) as server:
         running = [j for j in client.jobs(limit=RUNNING) if not j.state.final]
         assert len(running) == RUNNING
-        took = []
+        for place in list(harness.target.table):
+            harness.target.report(*place)  # leases of a minute may have ended
+        server.config_resetstat()
         for job in running:
-            start = time.perf_counter()
-            view: JobView = client.get(job.id)
-            took.append(time.perf_counter() - start)
-            assert len(view.members) == 5
-    assert sorted(took)[len(took) // 2] < JOB_SECONDS, took
-    looks = harness.gateway.metrics.reconcile_seconds
-    count, total = (
-        next(s.value for s in looks.collect()[0].samples if s.name.endswith(end))
-        for end in ("_count", "_sum")
-    )
-    assert total / count < RUNNING * JOB_SECONDS, "the reconciler keeps its pace"
+            assert len(client.get(job.id).members) == 5
+        seen = looks(harness)
+        wait_for(lambda: looks(harness) > seen + 1)  # the reconciler too
+        stats = server.info("commandstats")
+    assert stats["cmdstat_smembers"]["calls"] > RUNNING
+    searches = {"cmdstat_scan", "cmdstat_keys", "cmdstat_sscan", "cmdstat_zrange"}
+    assert not searches & set(stats)
+
+
+def looks(harness: Harness) -> float:
+    """How often the reconciler has looked at all jobs."""
+    metric = harness.gateway.metrics.reconcile_seconds
+    return next(s.value for m in metric.collect() for s in m.samples if s.name.endswith("_count"))
 
 
 def test_runs_that_are_over_are_not_read_again(harness: Harness, redis_url: str) -> None:

@@ -37,6 +37,11 @@ class Relay(checkpoint_pb2_grpc.CheckpointServicer):
         self._ask()
         return checkpoint_pb2.ManifestRef(id=trail.present().request_id)
 
+    def List(
+        self, request: checkpoint_pb2.ListRequest, context: grpc.ServicerContext
+    ) -> checkpoint_pb2.ListReply:
+        return checkpoint_pb2.ListReply()
+
 
 def trigger(channel: grpc.Channel, job: str = "a") -> str:
     stub = checkpoint_pb2_grpc.CheckpointStub(channel)
