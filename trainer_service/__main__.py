@@ -18,7 +18,7 @@ from ps_service.client.kstep import KStepClient
 from ps_service.client.plan import KeyPlanner
 from ps_service.client.sparse import SparseClient
 from ps_service.embedded import Embedded, EmbeddedBlock, EmbeddedShard
-from ps_service.sharding import ShardMap
+from ps_service.sharding import ShardMap, embedded_blocks
 from ps_service.tables import dense_optimizer
 from services.api import manifest as manifests
 from services.api.manifest import Manifest
@@ -134,7 +134,7 @@ def _embedded(process: MemberProcess, spec: JobSpec) -> _Own:
     resources = spec.resources
     return _Own(
         EmbeddedShard(process.run, rank, metrics) if resources.embedded else None,
-        EmbeddedBlock(process.run, rank, metrics) if rank < resources.embedded_blocks else None,
+        EmbeddedBlock(process.run, rank, metrics) if rank < embedded_blocks(resources) else None,
     )
 
 
