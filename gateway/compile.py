@@ -8,7 +8,7 @@ import dataclasses
 
 from gateway.record import JobRecord
 from gateway.targets import ProcessSpec
-from ps_service.sharding import ShardMap
+from ps_service.sharding import ShardMap, embedded_blocks
 from services.api.spec import JobSpec
 from services.kit import config
 from services.kit.discovery import Role, Run
@@ -58,7 +58,7 @@ def expected(spec: JobSpec) -> list[tuple[Role, int]]:
     resources = spec.resources
     ranks = {
         Role.SPARSE_PS: range(0 if resources.embedded else resources.sparse_ps),
-        Role.DENSE_PS: range(resources.embedded_blocks, resources.dense_ps),
+        Role.DENSE_PS: range(embedded_blocks(resources), resources.dense_ps),
         Role.TRAINER: range(resources.trainers),
     }
     return [(role, rank) for role in ranks for rank in ranks[role]]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.api import spec
+from services.api.resources import Resources
 from services.kit.discovery import Run
 from services.kit.errors import InvalidInput
 
@@ -66,3 +67,8 @@ class ShardMap:
     def from_run(cls, run: Run) -> ShardMap:
         """The map of a job's attempt."""
         return cls.of(run.epoch, run.owners, spec.validate(run.spec).resources.sparse_ps)
+
+
+def embedded_blocks(resources: Resources) -> int:
+    """Dense blocks in trainers' processes: block i is in trainer i."""
+    return min(resources.dense_ps, resources.trainers) if resources.embedded else 0

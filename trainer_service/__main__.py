@@ -18,7 +18,7 @@ from ps_service.client.kstep import KStepClient
 from ps_service.client.plan import KeyPlanner
 from ps_service.client.sparse import SparseClient
 from ps_service.embedded import Embedded, EmbeddedBlock, EmbeddedShard
-from ps_service.sharding import ShardMap
+from ps_service.sharding import ShardMap, embedded_blocks
 from ps_service.tables import dense_optimizer
 from services.api import manifest as manifests
 from services.api.manifest import Manifest
@@ -135,7 +135,7 @@ def _embedded(process: MemberProcess, spec: JobSpec) -> _Own:
     shard = block = None
     if spec.resources.embedded:
         shard = EmbeddedShard(run, settings.rank, metrics, settings.shard_threads)
-    if settings.rank < spec.resources.embedded_blocks:
+    if settings.rank < embedded_blocks(spec.resources):
         block = EmbeddedBlock(run, settings.rank, metrics)
     return _Own(shard, block)
 

@@ -123,6 +123,9 @@ class FlatIndex {
     Layout layout_;
   };
 
+  // Asks for the list of pages, without which no bucket is found.
+  void prefetch_pages() const noexcept { prefetch_line<Cache::kFirst>(pages_.data()); }
+
   // Asks for the line behind the home of `hash`, where find goes on.
   void prefetch_next(std::uint64_t hash) const noexcept {
     if (buckets_ > 0) prefetch_line(&at(after(home(hash, buckets_))));

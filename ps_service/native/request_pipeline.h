@@ -120,9 +120,11 @@ class Lane {
         std::size_t end = router.has_one_table() ? stop : at + 1;
         while (end < stop && begin[end].table() == table) ++end;
         runs_.push_back({&partitions[p]->store(), table, end});
+        runs_.back().store->prefetch_table(table);
         at = end;
       }
     }
+    for (const Run& run : runs_) run.store->index(run.table).prefetch_pages();
     rewind();
   }
   // A stage begins.

@@ -38,11 +38,6 @@ class Resources(Strict):
         """Whether each trainer's process has a shard."""
         return self.placement == "embedded"
 
-    @property
-    def embedded_blocks(self) -> int:
-        """Dense blocks in trainers' processes: block i is in trainer i."""
-        return min(self.dense_ps, self.trainers) if self.embedded else 0
-
     @model_validator(mode="before")
     @classmethod
     def _a_shard_for_each_trainer(cls, given: Any) -> Any:
