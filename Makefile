@@ -26,7 +26,7 @@ $(KAFKA): deploy/kafka/pom.xml
 $(GRAFANA): deploy/grafana/check/package.json
 	@tools/setup.sh grafana
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz check-aarch64 e2e e2e-compose e2e-k8s bench-train bench-engine bench-quality demo dashboards-png console-png up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e e2e-compose e2e-k8s bench-train bench-engine bench-quality demo dashboards-png console-png up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -62,9 +62,6 @@ test-native: ## C++ tests; SAN=address or SAN=thread adds a sanitizer
 
 fuzz: ## feed random bytes to every native parser; SECONDS_EACH=600, and CORPUS keeps what was found
 	@tools/fuzz.sh $(or $(SECONDS_EACH),120) $(or $(CORPUS),build/fuzz-corpus) $(JOBS)
-
-check-aarch64: ## compile the native core for aarch64, and run its tests of exact bits under qemu
-	@tools/check_aarch64.sh $(JOBS)
 
 e2e: setup ## whole jobs as real processes
 	@$(PY) -m pytest -m e2e
