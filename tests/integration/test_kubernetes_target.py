@@ -21,6 +21,8 @@ from tests.data import ROOT
 from tests.fixtures.kubernetes_api import Kubelet, Namespace, wait_until
 from tests.fixtures.kubernetes_objects import JOB, processes
 
+# The first test waits for the server to start: minutes on a busy machine.
+pytestmark = pytest.mark.timeout(400)
 TRAINER = (Role.TRAINER, 0)
 PLACES = {(Role.SPARSE_PS, 0), (Role.SPARSE_PS, 1), (Role.DENSE_PS, 0), TRAINER, (Role.TRAINER, 1)}
 OTHER_RESOURCES = {
