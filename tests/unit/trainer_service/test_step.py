@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import keras
 import numpy as np
 import pytest
@@ -17,11 +15,11 @@ DENSE, FEATURES, DIM, BATCH = 3, 4, 5, 16
 WIDTH = FEATURES * (DIM + 1)
 
 
-def make(batch_size: int = BATCH, xla: Literal["off", "on"] = "off") -> TrainStep:
+def make(batch_size: int = BATCH) -> TrainStep:
     sparse = tuple(SparseInput(f"C{i}", DIM) for i in range(FEATURES))
     model = deepfm.create(ModelContext(DENSE, sparse, (8, 4), seed=11))
     network = build_network(model.build, 11)
-    return TrainStep(network, batch_size=batch_size, dense=DENSE, width=WIDTH, xla=xla)
+    return TrainStep(network, batch_size=batch_size, dense=DENSE, width=WIDTH)
 
 
 def samples(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -194,10 +192,9 @@ def test_unseeded_initialisers_are_equal_in_all_processes() -> None:
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("xla", ["off", "on"])
-def test_results_keep_their_values_though_nothing_is_copied(xla: Literal["off", "on"]) -> None:
+def test_results_keep_their_values_though_nothing_is_copied() -> None:
     """They look into TensorFlow's memory, and the buffers of the input are written again."""
-    step, kept = make(xla=xla), []
+    step, kept = make(), []
     for seed in range(6):
         parameters = step.initial() + np.float32(0.01 * seed)
         result = run(step, samples(BATCH, seed), parameters)
@@ -208,13 +205,3 @@ def test_results_keep_their_values_though_nothing_is_copied(xla: Literal["off", 
         for array, copy in zip(arrays, copies, strict=True):
             np.testing.assert_array_equal(array, copy)
     assert len({copies[1].tobytes() for _, copies in kept}) == len(kept)
-
-
-def test_a_network_without_dense_features_has_an_empty_buffer() -> None:
-    inputs = keras.Input((0,)), keras.Input((WIDTH,))
-    network = keras.Model(list(inputs), keras.layers.Dense(1)(inputs[1]))
-    step = TrainStep(network, batch_size=BATCH, dense=0, width=WIDTH)
-    _, rows, labels = samples(BATCH)
-    step.rows(BATCH)[:] = rows
-    result = step.run(np.zeros((BATCH, 0), np.float32), labels, step.initial(), step=1)
-    assert result.row_grads.shape == (BATCH, WIDTH) and np.abs(result.row_grads).max() > 0
