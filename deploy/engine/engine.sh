@@ -132,17 +132,23 @@ status() {
   docker compose version --short | sed 's/^/compose /'
 }
 
-case "${1:-}" in
-  up) up ;;
-  env) env_lines ;;
-  down) down ;;
-  status) status ;;
-  images)
-    take_turns
-    eval "$(env_lines)"
-    # shellcheck source=deploy/engine/images.sh
-    . "$HERE/images.sh"
-    all_images
-    ;;
-  *) sed -n '2,14p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
-esac
+# One function, read whole before it runs: an edit of this file does not reach a run that is under way.
+main() {
+  case "${1:-}" in
+    up) up ;;
+    env) env_lines ;;
+    down) down ;;
+    status) status ;;
+    images)
+      take_turns
+      eval "$(env_lines)"
+      # shellcheck source=deploy/engine/images.sh
+      . "$HERE/images.sh"
+      all_images
+      ;;
+    *) sed -n '2,14p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  esac
+}
+
+main "$@"
+exit
