@@ -103,6 +103,4 @@ def render(ledger: Ledger, instance: str) -> dict[str, Any]:
 def owned_by(config_map: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """`owners` of a ledger that shall go when that ConfigMap goes."""
     meta = config_map["metadata"]
-    return (
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": meta["name"], "uid": meta["uid"]},
-    )
+    return ({"apiVersion": "v1", "kind": "ConfigMap", "name": meta["name"], "uid": meta["uid"]},)

@@ -1,4 +1,6 @@
-"""What `helm test` runs in the cluster: both services are ready, and the gateway is as closed as it should be."""
+"""What `helm test` runs in the cluster: both services are ready, and the gateway is as closed as it
+should be.
+"""
 
 import sys
 import urllib.error
