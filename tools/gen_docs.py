@@ -1,5 +1,6 @@
 """Writes what comes from the code: docs/cli.md, docs/jobspec.md, docs/metrics.md and the Grafana
-dashboards; and what the Helm chart must carry in its own folder: the dashboards and the alert rules.
+dashboards; and what the Helm chart must carry in its own folder: the dashboards, the alert rules
+and the rights of the gateway.
 
 `python -m tools.gen_docs` writes them; with `--check` it only says which are not current (exit 1).
 """
