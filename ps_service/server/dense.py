@@ -32,9 +32,9 @@ from ps_service.server.dense_paces import (
     pace_of,
 )
 from ps_service.server.metrics import DenseMetrics
-from ps_service.server.pending import PendingSnapshot
-from ps_service.server.ranges import RangeTable, starts_of
+from ps_service.server.ranges import RangeTable
 from ps_service.server.snapshot import DensePlace, DenseSnapshot
+from ps_service.server.verbs import SharedVerbs, Steps
 from ps_service.tables import UpdateOptions
 from services.api import manifest as manifests
 from services.api.manifest import PositionEntry
@@ -58,7 +58,7 @@ class _State:
     ranges: RangeTable
 
 
-class DenseServicer(ps_pb2_grpc.DensePsServicer):
+class DenseServicer(SharedVerbs, ps_pb2_grpc.DensePsServicer):
     """Serves one block."""
 
     def __init__(
@@ -68,11 +68,11 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         metrics: DenseMetrics,
         barrier_seconds: float = BARRIER_SECONDS,
     ) -> None:
-        self._assignment, self._storage, self._metrics = assignment, storage, metrics
+        super().__init__(assignment)
+        self._storage, self._metrics = storage, metrics
         self._configuring = threading.Lock()
         self._state: _State | None = None
         self._pace = pace_of(assignment, self._configured, metrics, barrier_seconds)
-        self._pending: PendingSnapshot[DenseSnapshot] = PendingSnapshot()
         metrics.trainers.set_function(lambda: float(self._pace.remaining))
 
     def Configure(
@@ -174,27 +174,6 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         caller = request.caller
         return self._pace.merge(caller.rank, request.round, part, caller.incarnation)
 
-    def Leave(
-        self, request: ps_pb2.LeaveRequest, _context: grpc.ServicerContext
-    ) -> ps_pb2.LeaveReply:
-        """See ps.proto."""
-        self._assignment.admit(request.caller)
-        caller = request.caller
-        return ps_pb2.LeaveReply(remaining=self._pace.leave(caller.rank, caller.incarnation))
-
-    def Claim(
-        self, request: ps_pb2.ClaimRequest, _context: grpc.ServicerContext
-    ) -> ps_pb2.ClaimReply:
-        """See ps.proto."""
-        state, caller = self._admitted(request.caller), request.caller
-        first = self._pace.join(caller.rank, caller.step + 1, caller.incarnation)
-        applied = state.ranges.claim(starts_of(request), caller.incarnation)
-        return ps_pb2.ClaimReply(applied=applied, step=first - 1)
-
-    def expel(self, rank: int, incarnation: int) -> None:
-        """Every process of trainer `rank` before `incarnation` is dead."""
-        self._pace.expel(rank, incarnation)
-
     def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.BeginSnapshotReply:
@@ -224,14 +203,6 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
             rows=written.rows,
             version=snapshot.version,
         )
-
-    def DropSnapshot(
-        self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
-    ) -> ps_pb2.DropSnapshotReply:
-        """See ps.proto."""
-        self._assignment.admit(request.caller)
-        self._pending.drop(request.uri)
-        return ps_pb2.DropSnapshotReply()
 
     def Stats(
         self, _request: ps_pb2.StatsRequest, _context: grpc.ServicerContext
@@ -279,6 +250,13 @@ class DenseServicer(ps_pb2_grpc.DensePsServicer):
         if self._state is None:
             raise Conflict(f"dense-PS block {self._assignment.rank} is not configured yet")
         return self._state
+
+    def _ranges_for(self, caller: ps_pb2.Caller) -> RangeTable:
+        return self._admitted(caller).ranges
+
+    @property
+    def _steps(self) -> Steps:
+        return self._pace
 
     def _configured(self) -> _State:
         assert self._state is not None  # pushes come after Configure

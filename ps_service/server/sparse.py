@@ -27,10 +27,10 @@ from ps_service.server.barrier import Fenced, StepBarrier, StepLedger
 from ps_service.server.gradient import Gradient, joined_usage
 from ps_service.server.lifecycle import Lifecycle
 from ps_service.server.metrics import SparseMetrics
-from ps_service.server.pending import PendingSnapshot
-from ps_service.server.ranges import RangeTable, starts_of
+from ps_service.server.ranges import RangeTable
 from ps_service.server.requests import gradient_of, gradient_with, read_of
 from ps_service.server.snapshot import Restored, SparseSnapshot
+from ps_service.server.verbs import SharedVerbs
 from ps_service.tables import TableSpec
 from services.kit.errors import Conflict, InvalidInput
 from services.kit.storage import Storage
@@ -61,7 +61,7 @@ class _Applied:
     missing: int
 
 
-class SparseServicer(ps_pb2_grpc.SparsePsServicer):
+class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
     """Serves the partitions of one shard."""
 
     def __init__(
@@ -71,7 +71,8 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         metrics: SparseMetrics,
         barrier_seconds: float = BARRIER_SECONDS,
     ) -> None:
-        self._assignment, self._storage, self._metrics = assignment, storage, metrics
+        super().__init__(assignment)
+        self._storage, self._metrics = storage, metrics
         self._configuring = threading.Lock()
         self._state: _State | None = None
         members = range(assignment.trainers)
@@ -79,7 +80,6 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
             members, self._apply_merged, barrier_seconds
         )
         self._ledger = StepLedger(members)
-        self._pending: PendingSnapshot[SparseSnapshot] = PendingSnapshot()
 
     def Configure(
         self, request: ps_pb2.SparseConfigureRequest, _context: grpc.ServicerContext
@@ -153,27 +153,6 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         self._metrics.rounding.count("Push", request.clipped, request.flushed)
         return RowsPushed(applied.keys, applied.missing, duplicate=False, then=rows)
 
-    def Leave(
-        self, request: ps_pb2.LeaveRequest, _context: grpc.ServicerContext
-    ) -> ps_pb2.LeaveReply:
-        """See ps.proto."""
-        self._assignment.admit(request.caller)
-        caller = request.caller
-        return ps_pb2.LeaveReply(remaining=self._steps.leave(caller.rank, caller.incarnation))
-
-    def Claim(
-        self, request: ps_pb2.ClaimRequest, _context: grpc.ServicerContext
-    ) -> ps_pb2.ClaimReply:
-        """See ps.proto."""
-        state, caller = self._admitted(request.caller), request.caller
-        first = self._steps.join(caller.rank, caller.step + 1, caller.incarnation)
-        applied = state.ranges.claim(starts_of(request), caller.incarnation)
-        return ps_pb2.ClaimReply(applied=applied, step=first - 1)
-
-    def expel(self, rank: int, incarnation: int) -> None:
-        """Every process of trainer `rank` before `incarnation` is dead."""
-        self._steps.expel(rank, incarnation)
-
     def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.BeginSnapshotReply:
@@ -209,14 +188,6 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         return ps_pb2.SnapshotReply(
             uri=request.uri, bytes=written.bytes, crc32c=written.crc32c, rows=written.rows
         )
-
-    def DropSnapshot(
-        self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
-    ) -> ps_pb2.DropSnapshotReply:
-        """See ps.proto."""
-        self._assignment.admit(request.caller)
-        self._pending.drop(request.uri)
-        return ps_pb2.DropSnapshotReply()
 
     def Stats(
         self, _request: ps_pb2.StatsRequest, _context: grpc.ServicerContext
@@ -300,6 +271,9 @@ class SparseServicer(ps_pb2_grpc.SparsePsServicer):
         if self._state is None:
             raise Conflict(f"sparse-PS shard {self._assignment.rank} is not configured yet")
         return self._state
+
+    def _ranges_for(self, caller: ps_pb2.Caller) -> RangeTable:
+        return self._admitted(caller).ranges
 
     def _read(self, read: RowRead, state: _State) -> bytes:
         """The rows, in the request's coding."""
