@@ -73,8 +73,10 @@ install_compose() {
 start_daemon() {
   rm -f "$SOCKET"
   say "starting dockerd in $DIR"
+  # Its own bound of 2 GB on what builds keep is below the trainer's packages: every build would install them again.
+  echo '{"builder": {"gc": {"enabled": true, "defaultKeepStorage": "12GB"}}}' >"$DIR/daemon.json"
   # A negative OOM score needs CAP_SYS_RESOURCE, which a sandboxed root may lack.
-  setsid dockerd --data-root "$DIR/data" --exec-root "$DIR/exec" --pidfile "$PID_FILE" --host "unix://$SOCKET" \
+  setsid dockerd --config-file "$DIR/daemon.json" --data-root "$DIR/data" --exec-root "$DIR/exec" --pidfile "$PID_FILE" --host "unix://$SOCKET" \
     --oom-score-adjust 0 --log-level warn </dev/null >>"$DIR/dockerd.log" 2>&1 9>&- &
   local second
   for ((second = 0; second < START_SECONDS * 5; second++)); do
@@ -130,17 +132,23 @@ status() {
   docker compose version --short | sed 's/^/compose /'
 }
 
-case "${1:-}" in
-  up) up ;;
-  env) env_lines ;;
-  down) down ;;
-  status) status ;;
-  images)
-    take_turns
-    eval "$(env_lines)"
-    # shellcheck source=deploy/engine/images.sh
-    . "$HERE/images.sh"
-    all_images
-    ;;
-  *) sed -n '2,14p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
-esac
+# One function, read whole before it runs: an edit of this file does not reach a run that is under way.
+main() {
+  case "${1:-}" in
+    up) up ;;
+    env) env_lines ;;
+    down) down ;;
+    status) status ;;
+    images)
+      take_turns
+      eval "$(env_lines)"
+      # shellcheck source=deploy/engine/images.sh
+      . "$HERE/images.sh"
+      all_images
+      ;;
+    *) sed -n '2,14p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  esac
+}
+
+main "$@"
+exit
