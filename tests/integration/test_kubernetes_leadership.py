@@ -28,6 +28,8 @@ from tests.fixtures.kubernetes_api import Kubelet, Namespace, wait_until
 from tests.fixtures.kubernetes_objects import SPEC
 from tests.integration.gateway_harness import OPEN
 
+# The first test waits for the server to start: minutes on a busy machine.
+pytestmark = pytest.mark.timeout(400)
 LEASE = 0.5
 
 
