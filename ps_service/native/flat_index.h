@@ -124,7 +124,9 @@ class FlatIndex {
   };
 
   // Asks for the list of pages, without which no bucket is found.
-  void prefetch_pages() const noexcept { prefetch_line<Cache::kFirst>(pages_.data()); }
+  void prefetch_pages() const noexcept {
+    prefetch_line<Cache::kFirst>(static_cast<const void*>(pages_.data()));
+  }
 
   // Asks for the line behind the home of `hash`, where find goes on.
   void prefetch_next(std::uint64_t hash) const noexcept {
