@@ -31,12 +31,8 @@ def test_a_job_outside_its_bounds_is_scaled_and_goes_on(
         return view if there and view.progress.rows > 0 else None
 
     view = until(scaled, seconds=120, what="the second generation")
-    assert view.spec["resources"] == {
-        "placement": "remote",
-        "sparse_ps": 2,
-        "dense_ps": 1,
-        "trainers": 1,
-    }
+    counts = {"placement": "remote", "sparse_ps": 2, "dense_ps": 1, "trainers": 1}
+    assert counts.items() <= view.spec["resources"].items()
     assert view.restarts == 0
     shards = [m for m in view.members if m.role == "sparse-ps"]
     assert len(shards) == 2

@@ -129,7 +129,7 @@ def test_scale_every_role(client: Client, synthetic_job: Make, wait_samples: Wai
     done = client.wait(job.id, 180)
     assert done.state == JobState.SUCCEEDED, done.error
     counts = {"placement": "remote", "trainers": 3, "sparse_ps": 3, "dense_ps": 2}
-    assert done.spec["resources"] == counts and done.generation == 2
+    assert counts.items() <= done.spec["resources"].items() and done.generation == 2
     assert done.progress.samples == 100_000
 
 
