@@ -67,7 +67,9 @@ class Hosts:
         try:
             ends = {socket.inet_aton(self.address(n)): self._add(n) for n in self._names}
             process = multiprocessing.get_context("fork").Process(
-                target=wire.carry, args=(ends, self._delay, self._rate / 8), daemon=True
+                target=wire.carry,
+                args=(ends, self._delay, self._rate / 8, os.getpid()),
+                daemon=True,
             )
             process.start()
             self._stack.callback(process.join, _SECONDS)

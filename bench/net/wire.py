@@ -48,13 +48,15 @@ class Line:
         return self.free + self.delay
 
 
-def carry(ends: dict[bytes, int], delay: float, rate: float) -> None:
-    """Moves packets between `ends`, by IPv4 address, until the parent process is gone."""
+def carry(ends: dict[bytes, int], delay: float, rate: float, parent: int) -> None:
+    """Moves packets between `ends`, by IPv4 address, until process `parent` is no longer the
+    parent, which it may not be when this begins.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it is over
     with contextlib.suppress(PermissionError):
         os.nice(-20)  # a wire does not wait for a core
     lines = {end: Line(delay, rate) for end in ends.values()}
-    parent, order = os.getppid(), itertools.count()
+    order = itertools.count()
     way: list[tuple[float, int, int, bytes]] = []  # (arrival, order, end, packet)
     while os.getppid() == parent:
         wait = _LONGEST_WAIT if not way else max(0.0, way[0][0] - time.monotonic())
