@@ -67,7 +67,7 @@ class StandbyTarget:
             if not missing:
                 return
             chosen = choose([p.role for p in missing], self._board.agents())
-            work = [_work(spec) for spec in missing]
+            work = [work_of(spec) for spec in missing]
             kill = [
                 (place.agent, f"{spec.job}:{spec.generation}:{field}")
                 for spec in missing
@@ -179,7 +179,8 @@ def _preference(agent: Agent) -> tuple[int, str]:
     return len(agent.roles), agent.name
 
 
-def _work(spec: ProcessSpec) -> Work:
+def work_of(spec: ProcessSpec) -> Work:
+    """What an agent is told: without what only the gateway may know, or the agent knows better."""
     env = {
         name: value
         for name, value in spec.env.items()

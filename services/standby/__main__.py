@@ -17,8 +17,10 @@ import prometheus_client
 from services.kit import config, lifecycle, telemetry, tls, usage
 from services.kit.discovery import Registry, connect
 from services.kit.errors import InvalidInput
+from services.kit.member import MemberConfig
 from services.kit.net import advertised
 from services.kit.standby import Agent, Board, Work
+from services.kit.tracing import TracingConfig
 from services.standby.agent import StandbyAgent
 from services.standby.child import Child
 from services.standby.config import StandbyConfig
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 # Whoever can write to Redis must not get any program of this image run, nor its interpreter bent.
 _MODULES = ("ps_service", "trainer_service")
 _VARIABLES = ("PYTHONUNBUFFERED", "TF_CPP_MIN_LOG_LEVEL")
-_OURS = "EMBERMESH_MEMBER_"
+_PREFIXES = (MemberConfig.PREFIX, TracingConfig.PREFIX)
 
 
 class Launcher:
@@ -37,8 +39,8 @@ class Launcher:
 
     def __init__(self, settings: StandbyConfig, certificates: tls.Tls | None) -> None:
         self._own = {
-            f"{_OURS}REDIS_URL": settings.redis_url,
-            f"{_OURS}HOST": settings.host,
+            f"{MemberConfig.PREFIX}REDIS_URL": settings.redis_url,
+            f"{MemberConfig.PREFIX}HOST": settings.host,
             **(config.environment(certificates.settings) if certificates else {}),
         }
 
@@ -55,7 +57,7 @@ class Launcher:
     def environment(self, work: Work) -> Mapping[str, str]:
         """Of the process. Raises InvalidInput, see __call__."""
         for name in work.env:
-            if name not in _VARIABLES and not name.startswith(_OURS):
+            if name not in _VARIABLES and not name.startswith(_PREFIXES):
                 raise InvalidInput(f"variable {name} is not one of a job's process")
         return {**config.inherited(), **work.env, **self._own}
 

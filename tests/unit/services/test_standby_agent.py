@@ -9,9 +9,17 @@ import threading
 import prometheus_client
 import pytest
 
+from gateway.compile import Surroundings, make_run, processes
+from gateway.record import new_record
+from gateway.targets.standby import work_of
+from services.api.spec import validate
+from services.kit import config
 from services.kit.discovery import Role, Run
 from services.kit.errors import InvalidInput, NotFound, Unavailable
+from services.kit.member import MemberConfig
 from services.kit.standby import KILL, TERM, Agent, Ask, Heard, Place, Work
+from services.kit.tls import TlsConfig
+from services.kit.tracing import TracingConfig
 from services.standby.__main__ import Launcher
 from services.standby.agent import StandbyAgent
 from services.standby.child import Tail
@@ -245,6 +253,28 @@ def test_the_process_has_its_agents_own_secrets_and_no_strange_variable() -> Non
         launcher.environment(dataclasses.replace(WORK, env={"LD_PRELOAD": "x.so"}))
     with pytest.raises(InvalidInput, match=r"'http\.server' is not one of ps_service"):
         launcher(dataclasses.replace(WORK, module="http.server"))
+
+
+def test_an_agent_runs_all_that_a_gateway_with_certificates_and_traces_hands_out() -> None:
+    spec = validate(
+        {
+            "name": "a",
+            "model": {"name": "lr"},
+            "data": {"source": "synthetic://criteo"},
+            "features": {"sparse": {"C1": {}}},
+        }
+    )
+    certificates = TlsConfig("/gateway/ca.crt", "/gateway/tls.crt", "/gateway/tls.key")
+    traces = TracingConfig("http://collector:4317", 7)
+    around = Surroundings("redis://gateways", "10.0.0.1", "info", certificates, traces)
+    launcher = Launcher(StandbyConfig("redis://agents", "trainer", host="10.0.0.2"), None)
+    made = processes(make_run(new_record(spec, 1.0), spec), spec, around)
+    assert {p.role for p in made} == set(Role)
+    for process in made:
+        env = launcher.environment(work_of(process))
+        assert config.load(MemberConfig, env).redis_url == "redis://agents"
+        assert config.load(TracingConfig, env) == traces
+        assert not any(value.startswith("/gateway/") for value in env.values())
 
 
 def test_roles_are_checked() -> None:
