@@ -34,11 +34,19 @@ def test_a_job_outside_its_bounds_is_scaled_and_goes_on(
     counts = {"placement": "remote", "sparse_ps": 2, "dense_ps": 1, "trainers": 1}
     assert counts.items() <= view.spec["resources"].items()
     assert view.restarts == 0
-    shards = [m for m in view.members if m.role == "sparse-ps"]
-    assert len(shards) == 2
     (taken,) = client.checkpoints(job.id)
     assert taken.rows > 0
-    assert sum(m.status["restored_rows"] for m in shards) == taken.rows
+
+    def restored() -> JobView | None:
+        """The job once both shards' leases, renewed every few seconds, tell what they hold."""
+        seen = client.get(job.id)
+        shards = [m for m in seen.members if m.role == "sparse-ps"]
+        told = len(shards) == 2 and all(m.status.get("configured") for m in shards)
+        return seen if told else None
+
+    seen = until(restored, seconds=30, what="both shards' word of what they restored")
+    rows = [m.status["restored_rows"] for m in seen.members if m.role == "sparse-ps"]
+    assert sum(rows) == taken.rows
     assert view.progress.samples >= taken.samples > 0
     (said,) = [e.message for e in client.events(job.id) if e.kind == "autoscale"]
     assert said.startswith("sparse-ps 1 -> 2: 1 is outside min 2, max 2")
