@@ -1,4 +1,5 @@
-"""Watching one job until it is over, or paused: a live bar on a terminal, a line now and then elsewhere.
+"""Watching one job until it is over, or paused: a live bar on a terminal, a line now and then
+elsewhere.
 
 It only looks: ending the watch leaves the job alone.
 """

@@ -1,4 +1,4 @@
-"""Pause and resume through the REST API: real HTTP, Redis and gRPC; the processes are the test's."""
+"""Pause and resume through the REST API: real HTTP, Redis, gRPC; the processes are the test's."""
 
 from __future__ import annotations
 
