@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from embermesh import cli
 from embermesh.access import Access
 from embermesh.client import Client
 from gateway import store as storing
@@ -106,6 +108,34 @@ def test_a_server_that_dies_meanwhile_does_not_undo_the_pause(
     view = harness.wait(job, "running", generation=2)
     assert (view.error, view.restarts) == ("", 0)
     assert harness.gateway.registry.run(job).restore == before.uri
+
+
+def test_the_command_line_waits_and_says_how_it_ended(
+    harness: Harness, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["--url", str(harness.http.base_url), *arguments])
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    job = running(harness)
+    harness.checkpoints.refusals.append(InvalidInput("no such bucket"))
+    code, out, err = run("pause", job, "--wait", "--json")
+    assert (code, json.loads(out)["state"]) == (1, "running")
+    assert "the job is not paused, it is running: the job goes on as it is: " in err
+    assert "no such bucket" in err
+    code, out, err = run("pause", job, "-w")
+    assert (code, out) == (0, f"{job} paused\n"), err
+    assert run("pause", job)[0] == 0, "twice is once"
+    assert run("jobs")[1].count("paused") == 1
+    code, out, _ = run("resume", job, "--json")
+    assert code == 0 and json.loads(out)["state"] in ("pending", "starting")
+    harness.wait(job, "running", generation=2)
+    harness.finish(job, 2)
+    harness.wait(job, "succeeded")
+    code, _, err = run("pause", job, "--wait")
+    assert code == 1 and f"job {job} is succeeded; only a job that is not over" in err
 
 
 def test_headers_hold_for_pause_and_resume(harness: Harness, client: Client) -> None:
