@@ -175,6 +175,8 @@ def _starting(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: J
 def _running(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: JobSpec) -> Step:
     there = {(p.role, p.rank) for p in seen.processes}
     if not there.issuperset(compiling.expected(spec)):  # replacements that have not been started
+        if record.state == JobState.PAUSING and now - record.since >= limits.checkpoint:
+            return _unpaused(record, now, seen.waits or seen.trouble or "a process is missing")
         return Step(record, (*_published(record, seen), Start()))
     done = {m.rank for m in seen.members if m.role == Role.TRAINER and m.phase == Phase.DONE}
     if done.issuperset(range(spec.resources.trainers)):
@@ -243,10 +245,7 @@ def _pausing(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
     """A checkpoint, then no processes until the user resumes from it."""
     outcome = _outcome(seen.call, f"{PAUSE} {record.since}", now, limits)
     if isinstance(outcome, str):
-        return Step(
-            move(record, JobState.RUNNING, now),
-            (Emit("pause-failed", f"the job goes on as it is: {outcome}"),),
-        )
+        return _unpaused(record, now, outcome)
     if not isinstance(outcome, CheckpointView):
         return Step(record, (*_published(record, seen), *outcome))
     return _end(
@@ -257,6 +256,12 @@ def _pausing(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
         restore=outcome.uri,
         not_before=0.0,
     )
+
+
+def _unpaused(record: JobRecord, now: float, why: str) -> Step:
+    """There can be no checkpoint: rather than lose what was trained, the job runs on."""
+    told = Emit("pause-failed", f"the job goes on as it is: {why}")
+    return Step(move(record, JobState.RUNNING, now), (told,))
 
 
 def _outcome(

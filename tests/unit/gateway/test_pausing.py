@@ -211,6 +211,17 @@ def test_a_trainer_that_dies_meanwhile_is_replaced_and_the_pause_goes_on() -> No
     assert step(result.record, there, 1002.0, LIMITS).actions == (PublishRun(), Start())
 
 
+def test_a_pause_does_not_wait_for_ever_for_room_for_a_replacement() -> None:
+    record = pausing(incarnations=(0, 1), error="no free agent", replaced_at=1000.0)
+    look = seen(processes=seen().processes[:-1], waits="no free agent")
+    look = dataclasses.replace(look, members=members()[:-1])
+    early = step(record, look, 1000.0 + LIMITS.checkpoint - 1, LIMITS)
+    assert (early.record.state, kinds(early)[-1]) == (JobState.PAUSING, "start")
+    late = step(record, look, 1000.0 + LIMITS.checkpoint, LIMITS)
+    assert late.record.state == JobState.RUNNING
+    assert event(late).message == "the job goes on as it is: no free agent"
+
+
 def test_a_server_that_dies_meanwhile_ends_the_generation_and_the_pause_is_kept() -> None:
     look = dataclasses.replace(failed(0, "killed"), newest=NEWEST)
     result = step(pausing(), look, 1001.0, LIMITS)
