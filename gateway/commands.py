@@ -65,9 +65,14 @@ def pause(record: JobRecord, now: float) -> JobRecord:
 
 
 def paused(record: JobRecord, now: float) -> JobRecord:
-    """The record of a job whose last process is gone, with the counts it will resume with."""
-    spec = with_asked(record)
-    return move(record, JobState.PAUSED, now, becomes=None, spec=spec, **UNSCALED)
+    """The record of a job whose last process is gone: with the counts it will resume with, and the
+    samples and rows of the checkpoint it will resume from.
+    """
+    spec, progress, origin = with_asked(record), record.progress, record.checkpoint
+    if origin is not None and origin.uri == record.restore:
+        progress = progress.model_copy(update={"samples": origin.samples, "rows": origin.rows})
+    changes = {"becomes": None, "spec": spec, "progress": progress}
+    return move(record, JobState.PAUSED, now, **changes, **UNSCALED)
 
 
 def resume(record: JobRecord, now: float) -> JobRecord:

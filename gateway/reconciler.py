@@ -349,7 +349,13 @@ def _with_last_sight(record: JobRecord, seen: Seen, spec: JobSpec) -> JobRecord:
     changes: dict[str, Any] = {}
     trainers = sum(m.role == Role.TRAINER for m in seen.members)
     if trainers == spec.resources.trainers:
-        changes["progress"] = replacement.progress_since(record, seen.members)
+        progress = replacement.progress_since(record, seen.members)
+        shards = sum(m.role == Role.SPARSE_PS for m in seen.members)
+        if not spec.resources.embedded and shards < spec.resources.sparse_ps:  # gone before them
+            progress = progress.model_copy(
+                update={"rows": max(progress.rows, record.progress.rows)}
+            )
+        changes["progress"] = progress
     if seen.newest is not None:
         changes["checkpoint"] = CheckpointView(**dataclasses.asdict(seen.newest))
     sight = dataclasses.replace(record, **changes)

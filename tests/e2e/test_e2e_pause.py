@@ -69,6 +69,7 @@ def test_every_row_trains_once_across_two_pauses(
     assert paused.state == JobState.PAUSED and paused.checkpoint is not None
     assert alive(cluster, job) == []
     assert 2_000 <= paused.checkpoint.samples < ROWS, "the pause must come before the end"
+    assert paused.progress.samples == paused.checkpoint.samples
     counts = updates_of_rows(paused.checkpoint.uri)
     assert sum(counts.values()) == paused.checkpoint.samples and set(counts.values()) <= {0, 1}
 

@@ -256,6 +256,15 @@ def test_progress_is_live_while_pausing_and_kept_while_paused() -> None:
     assert job_view(dataclasses.replace(kept, state=JobState.PAUSED)).progress.samples == 200
 
 
+def test_a_paused_job_shows_the_figures_of_the_checkpoint_it_resumes_from() -> None:
+    """What was trained after it is rolled back, so it is not shown as done."""
+    stopping = job(JobState.STOPPING, becomes=JobState.PAUSED, restore=NEWEST.uri)
+    looked = step(stopping, seen(newest=NEWEST), 1001.0, LIMITS).record
+    assert looked.progress.samples == 200
+    gone = step(looked, Seen(run=run(active=False), newest=NEWEST), 1002.0, LIMITS).record
+    assert (gone.progress.samples, gone.progress.rows) == (NEWEST.samples, NEWEST.rows)
+
+
 # ---- what it costs
 
 
