@@ -10,7 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from embermesh import (
     cli_access,
     cli_context,
     cli_data,
+    cli_steer,
     completion,
     follow,
     render,
@@ -25,6 +26,7 @@ from embermesh import (
     settings,
 )
 from embermesh import doctor as checks
+from embermesh.cli_steer import JobId, Watch
 from embermesh.cluster import LocalCluster
 from embermesh.output import (
     EXIT_FAILED,
@@ -35,7 +37,6 @@ from embermesh.output import (
     out,
     print_json,
     say,
-    show_job,
     show_started,
     watch_job,
 )
@@ -53,17 +54,6 @@ app = typer.Typer(
 app.add_typer(cli_access.tokens, name="token")
 app.add_typer(cli_access.tenants, name="tenant")
 app.add_typer(cli_context.app, name="context")
-
-
-JobId = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="Job id, e.g. criteo-deepfm-x7k2qa.",
-        autocompletion=completion.job_ids,
-    ),
-]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job is over.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,7 +116,7 @@ def up(
 
 @app.command()
 def down(as_json: AsJson = False) -> None:
-    """Cancel the jobs of the local cluster and stop it."""
+    """Cancel the jobs of the local cluster and stop it; paused ones stay for the next `up`."""
     cluster = LocalCluster(settings.load().state_path, say)
     stopped = cluster.down()
     if as_json:
@@ -240,11 +230,9 @@ def logs(
             sys.stdout.flush()
 
 
-@app.command()
-def cancel(job: JobId, as_json: AsJson = False) -> None:
-    """Stop a job."""
-    with connect() as client:
-        show_job(client.cancel(job), as_json)
+app.command()(cli_steer.cancel)
+app.command()(cli_steer.pause)
+app.command()(cli_steer.resume)
 
 
 @app.command()
@@ -269,60 +257,8 @@ def checkpoints(job: JobId, as_json: AsJson = False) -> None:
         out().print(render.checkpoints_table(found) if found else "no checkpoints yet")
 
 
-@app.command()
-def restore(
-    job: JobId,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="Id or manifest URI; default: the newest.")
-    ] = None,
-    placement: Annotated[
-        Literal["remote", "embedded"] | None,
-        typer.Option(help="Where the parameter servers are from now on."),
-    ] = None,
-    sparse_ps: Annotated[
-        int | None, typer.Option(min=1, help="Another number of sparse-PS shards.")
-    ] = None,
-    dense_ps: Annotated[
-        int | None, typer.Option(min=1, help="Another number of dense-PS blocks.")
-    ] = None,
-    trainers: Annotated[int | None, typer.Option(min=1, help="Another number of trainers.")] = None,
-    watched: Watch = False,
-    as_json: AsJson = False,
-) -> None:
-    """Start a job again from a checkpoint, with the same or other numbers of processes."""
-    with connect() as client:
-        view = client.restore(
-            job,
-            checkpoint=checkpoint,
-            placement=placement,
-            sparse_ps=sparse_ps,
-            dense_ps=dense_ps,
-            trainers=trainers,
-        )
-        show_started(client, view, watched, as_json)
-
-
-@app.command()
-def scale(
-    job: JobId,
-    trainers: Annotated[int | None, typer.Option(min=1, help="How many trainers go on.")] = None,
-    sparse_ps: Annotated[
-        int | None, typer.Option(min=1, help="How many sparse-PS shards; not with embedded ones.")
-    ] = None,
-    dense_ps: Annotated[int | None, typer.Option(min=1, help="How many dense-PS blocks.")] = None,
-    version: Annotated[
-        int | None, typer.Option(min=0, help="Only if the job is still at this version.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Change how many processes a running job has, by a checkpoint and a restart from it."""
-    with connect() as client:
-        view = client.scale(
-            job, trainers=trainers, sparse_ps=sparse_ps, dense_ps=dense_ps, version=version
-        )
-        show_job(view, as_json)
-
-
+app.command()(cli_steer.restore)
+app.command()(cli_steer.scale)
 app.command()(cli_data.produce)
 app.command("export-rows")(cli_data.export_rows)
 

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from urllib.parse import quote
 
 import httpx
 import pydantic
 
 from embermesh import sse
+from embermesh.answers import ModelT, parse, problem
 from embermesh.settings import DEFAULT_URL
 from services.api.spec import JobSpec
 from services.api.views import (
@@ -30,31 +31,14 @@ from services.api.views import (
     EventView,
     JobList,
     JobSize,
+    JobState,
     JobView,
-    Problem,
     RestoreRequest,
 )
 from services.kit import errors
 
 CHECKPOINT_TIMEOUT = 600.0  # seconds; :checkpoint answers when the manifest is written
 GATEWAY_AWAY_SECONDS = 60.0  # `wait` outlives a restart of the gateway of this length
-_ERRORS: dict[int, type[errors.EmbermeshError]] = {
-    400: errors.InvalidInput,
-    404: errors.NotFound,
-    405: errors.InvalidInput,
-    401: errors.Unauthenticated,
-    403: errors.Forbidden,
-    409: errors.Conflict,
-    412: errors.PreconditionFailed,
-    413: errors.TooLarge,
-    429: errors.TooManyRequests,
-    415: errors.InvalidInput,
-    422: errors.InvalidInput,
-    502: errors.Unavailable,
-    503: errors.Unavailable,
-    504: errors.DeadlineExceeded,
-}
-ModelT = TypeVar("ModelT", bound=pydantic.BaseModel)
 
 
 class Client:
@@ -153,13 +137,29 @@ class Client:
         headers = _conditions(version, idempotency_key)
         return self.view(JobView, "POST", _path(job, ":cancel"), headers=headers)
 
+    def pause(
+        self, job: str, *, version: int | None = None, idempotency_key: str | None = None
+    ) -> JobView:
+        """Asks for a checkpoint and then for no processes, until `resume`; the answer shows the job
+        on its way, `wait_paused` waits.
+        """
+        headers = _conditions(version, idempotency_key)
+        return self.view(JobView, "POST", _path(job, ":pause"), headers=headers)
+
+    def resume(
+        self, job: str, *, version: int | None = None, idempotency_key: str | None = None
+    ) -> JobView:
+        """Starts a paused job again where it was paused, or takes back a pause under way."""
+        headers = _conditions(version, idempotency_key)
+        return self.view(JobView, "POST", _path(job, ":resume"), headers=headers)
+
     def checkpoint(self, job: str, *, timeout: float = CHECKPOINT_TIMEOUT) -> CheckpointView:
         """Takes a checkpoint now and waits until it is complete."""
         return self.view(CheckpointView, "POST", _path(job, ":checkpoint"), timeout=timeout)
 
     def checkpoints(self, job: str) -> list[CheckpointView]:
         """The job's complete checkpoints, oldest first."""
-        return _parse(_Checkpoints, self.request("GET", _path(job, "/checkpoints"))).root
+        return parse(_Checkpoints, self.request("GET", _path(job, "/checkpoints"))).root
 
     def restore(
         self,
@@ -230,18 +230,26 @@ class Client:
         *,
         on_update: Callable[[JobView], None] | None = None,
     ) -> JobView:
-        """Waits until the job is over (succeeded, failed or cancelled) and returns it.
+        """Waits until the job is over (succeeded, failed or cancelled) and returns it; a pause is
+        waited out.
 
         `on_update` sees every look at it. Raises DeadlineExceeded after `timeout` seconds; a
         gateway that is away for less than a minute is waited for.
         """
-        looks = self.watch(job, timeout)
-        while True:
-            view = next(looks)
-            if on_update is not None:
-                on_update(view)
-            if view.state.final:
-                return view
+        return self._wait(job, timeout, on_update, lambda state: state.final)
+
+    def wait_paused(
+        self,
+        job: str,
+        timeout: float | None = None,
+        *,
+        on_update: Callable[[JobView], None] | None = None,
+    ) -> JobView:
+        """Waits until what `pause` asked for has come about or has not, and returns the job:
+        paused; over, for it came to its end first; or else as it goes on. Raises like `wait`.
+        """
+        under_way = (JobState.PAUSING, JobState.STOPPING)
+        return self._wait(job, timeout, on_update, lambda state: state not in under_way)
 
     def watch(
         self, job: str, timeout: float | None = None, *, every: float = 0.5
@@ -263,19 +271,34 @@ class Client:
                 if view.state.final:
                     return
             if timeout is not None and time.monotonic() - start > timeout:
-                raise errors.DeadlineExceeded(f"job {job} was not over within {timeout:.0f} s")
+                raise errors.DeadlineExceeded(f"job {job} was not done within {timeout:.0f} s")
             idle.wait(every)
+
+    def _wait(
+        self,
+        job: str,
+        timeout: float | None,
+        on_update: Callable[[JobView], None] | None,
+        enough: Callable[[JobState], bool],
+    ) -> JobView:
+        looks = self.watch(job, timeout)
+        while True:
+            view = next(looks)
+            if on_update is not None:
+                on_update(view)
+            if enough(view.state):
+                return view
 
     def view(self, cls: type[ModelT], method: str, path: str, **arguments: Any) -> ModelT:
         """One request whose answer is a `cls`; raises like every method."""
-        return _parse(cls, self.request(method, path, **arguments))
+        return parse(cls, self.request(method, path, **arguments))
 
     def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         """One request in the raw; raises like every method."""
         with self._translated(method, path):
             response = self._http.request(method, path, **arguments)
         if response.is_error:
-            raise _problem(response)
+            raise problem(response)
         return response
 
     def stream(self, job: str, after: str | None = None) -> Iterator[JobView | EventView]:
@@ -293,7 +316,7 @@ class Client:
             ):
                 if response.is_error:
                     response.read()
-                    raise _problem(response)
+                    raise problem(response)
                 for message in sse.messages(response.iter_lines()):
                     if message.event == "end":
                         return
@@ -346,23 +369,3 @@ def _text(spec: str | Path | JobSpec | Mapping[str, Any]) -> str:
     if isinstance(spec, JobSpec):
         return spec.model_dump_json()
     return json.dumps(dict(spec))
-
-
-def _parse(cls: type[ModelT], response: httpx.Response) -> ModelT:
-    try:
-        return cls.model_validate_json(response.content)
-    except pydantic.ValidationError as error:
-        what = f"{response.request.method} {response.request.url}"
-        raise errors.EmbermeshError(
-            f"{what}: not an answer of an Embermesh gateway: {error}"
-        ) from error
-
-
-def _problem(response: httpx.Response) -> errors.EmbermeshError:
-    kind = _ERRORS.get(response.status_code, errors.EmbermeshError)
-    try:
-        problem = Problem.model_validate_json(response.content)
-    except pydantic.ValidationError:
-        what = f"{response.request.method} {response.request.url}"
-        return kind(f"{what}: HTTP {response.status_code} {response.reason_phrase}")
-    return kind("\n".join(problem.errors) or problem.detail or problem.title)

@@ -102,8 +102,8 @@ class LocalCluster:
             return self._up(port, redis_url)
 
     def down(self) -> bool:
-        """Cancels the jobs, stops every service, forgets the state. False when there was nothing to
-        stop.
+        """Cancels the jobs but the paused ones, stops every service, forgets the state. False when
+        there was nothing to stop.
         """
         with self._turn():
             state = self.state()
@@ -245,14 +245,16 @@ class LocalCluster:
         """Cancels what runs. A gateway that died is started once more, for its jobs outlive it."""
         try:
             with Client(self._up(None, None).url) as client:
-                going = [job.id for job in client.all_jobs() if not job.state.final]
+                going = [job.id for job in client.all_jobs() if not job.state.at_rest]
                 for job in going:
                     self._say(f"cancelling {job}")
                     with suppress(errors.Conflict):  # it is about to end by itself
                         client.cancel(job)
-                if not wait_until(
-                    lambda: all(client.get(j).state.final for j in going), CANCEL_SECONDS, every=0.2
-                ):
+
+                def ended() -> bool:
+                    return all(client.get(job).state.at_rest for job in going)
+
+                if not wait_until(ended, CANCEL_SECONDS, every=0.2):
                     raise errors.DeadlineExceeded(
                         f"jobs did not end within {CANCEL_SECONDS:.0f} s: {', '.join(going)}"
                     )

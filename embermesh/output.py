@@ -18,8 +18,8 @@ from services.api.views import JobState, JobView
 
 EXIT_FAILED, EXIT_INPUT, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 EXIT_CODES = {
-    0: "fine; with --watch: the job succeeded",
-    EXIT_FAILED: "the job failed or was cancelled, or the request was refused",
+    0: "fine; with --watch: the job succeeded; with --wait: it is paused",
+    EXIT_FAILED: "the job failed or was cancelled, or is not paused, or the request was refused",
     EXIT_INPUT: "wrong usage or input: an option, a file, a JobSpec, a name that doesn't exist",
     EXIT_UNREACHABLE: "not reachable, or no answer in time",
     EXIT_INTERRUPTED: "interrupted by Ctrl-C; the job goes on",
@@ -62,10 +62,22 @@ def show_started(client: Client, job: JobView, watched: bool, as_json: bool) -> 
         exit_with(job)
 
 
-def watch_job(client: Client, job: JobView) -> JobView:
-    """Shows the job's progress until it is over; Ctrl-C ends the watching only."""
+def show_paused(client: Client, job: JobView, as_json: bool) -> None:
+    """A job whose pause was just asked for, when that has come about; code 1 when it has not."""
+    job = watch_job(client, job, paused=True)
+    if job.state != JobState.PAUSED:
+        why = [e for e in client.events(job.id) if e.kind in ("pause", "pause-failed")][-1:]
+        told = "".join(f": {e.message}" for e in why if e.kind == "pause-failed")
+        say(f"the job is not paused, it is {job.state}{told}")
+    show_job(job, as_json)
+    if job.state != JobState.PAUSED:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def watch_job(client: Client, job: JobView, *, paused: bool = False) -> JobView:
+    """Shows the job's progress until it is over (or `paused`); Ctrl-C ends the watching only."""
     try:
-        return watch(client, job.id, Console(stderr=True))
+        return watch(client, job.id, Console(stderr=True), paused=paused)
     except KeyboardInterrupt:
         say(f"the job goes on; `embermesh get --watch {job.id}` looks again")
         raise typer.Exit(EXIT_INTERRUPTED) from None

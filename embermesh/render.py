@@ -22,7 +22,12 @@ from services.api.views import (
     Progress,
 )
 
-_COLORS = {JobState.SUCCEEDED: "green", JobState.FAILED: "red", JobState.CANCELLED: "yellow"}
+_COLORS = {
+    JobState.SUCCEEDED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "yellow",
+    JobState.PAUSED: "magenta",
+}
 
 
 def jobs_table(jobs: Sequence[JobView]) -> Table:
@@ -30,7 +35,7 @@ def jobs_table(jobs: Sequence[JobView]) -> Table:
     table = _table("job", "state", "samples", "samples/s", "loss", "AUC", "test AUC", "age")
     for job in jobs:
         progress, result = job.progress, job.result
-        speed = "" if job.state.final else count(progress.samples_per_second)
+        speed = "" if job.state.at_rest else count(progress.samples_per_second)
         table.add_row(
             job.id,
             state_text(job.state),
@@ -218,7 +223,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("generation", f"{job.generation} ({job.restarts} restarts)"),
         ("age", age(job.created)),
         ("samples", samples_text(progress)),
-        ("samples/s", "" if job.state.final else count(progress.samples_per_second)),
+        ("samples/s", "" if job.state.at_rest else count(progress.samples_per_second)),
         ("loss", number(progress.loss)),
         ("AUC", number(progress.auc)),
         ("rows", count(progress.rows) if progress.rows else ""),

@@ -1,4 +1,5 @@
-"""Watching one job until it is over: a live bar on a terminal, a line now and then elsewhere.
+"""Watching one job until it is over, or paused: a live bar on a terminal, a line now and then
+elsewhere.
 
 It only looks: ending the watch leaves the job alone.
 """
@@ -34,9 +35,10 @@ def watch(
     *,
     timeout: float | None = None,
     on_update: Callable[[JobView], None] | None = None,
+    paused: bool = False,
 ) -> JobView:
-    """Shows the job's progress on `console` until it is over; returns its last view. Raises like
-    `Client.wait`.
+    """Shows the job's progress on `console` until it is over, or with `paused` until the pause
+    that was asked for has come about or has not; returns its last view. Raises like `Client.wait`.
     """
     display = _Bar(console) if console.is_terminal else _Lines(console)
     with display:
@@ -46,7 +48,8 @@ def watch(
             if on_update is not None:
                 on_update(view)
 
-        return client.wait(job, timeout, on_update=see)
+        wait = client.wait_paused if paused else client.wait
+        return wait(job, timeout, on_update=see)
 
 
 class _Display(abc.ABC):

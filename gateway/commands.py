@@ -20,23 +20,79 @@ from services.kit.errors import Conflict, InvalidInput, PreconditionFailed
 Change = Callable[[JobRecord], JobRecord]
 
 _COMMANDS_KEPT = 16  # keyed commands that a job remembers
-_ACTIVE = (JobState.STARTING, JobState.RUNNING)
+_ACTIVE = (JobState.STARTING, JobState.RUNNING, JobState.PAUSING)
 # No other counts are asked for.
 UNSCALED: dict[str, Any] = {"scale_to": None, "scale_sparse_to": None, "scale_dense_to": None}
 
 
 def cancel(record: JobRecord, now: float) -> JobRecord:
     """Stops the job for good. Cancelling a cancelled job changes nothing."""
-    ends_as = record.becomes if record.state == JobState.STOPPING else record.state
+    ends_as = _heads_for(record)
     if ends_as == JobState.CANCELLED:
         return record
     if ends_as in (JobState.SUCCEEDED, JobState.FAILED):
         raise Conflict(f"job {record.id} has {ends_as}; there is nothing to cancel")
-    if record.state == JobState.PENDING:
+    if record.state in (JobState.PENDING, JobState.PAUSED):
         return move(record, JobState.CANCELLED, now, **UNSCALED)
     if record.state == JobState.STOPPING:
         return dataclasses.replace(record, becomes=JobState.CANCELLED, updated=now)
     return move(record, JobState.STOPPING, now, becomes=JobState.CANCELLED, **UNSCALED)
+
+
+def pause(record: JobRecord, now: float) -> JobRecord:
+    """Asks for a checkpoint, then for no processes until `resume`. Pausing a paused job changes
+    nothing.
+
+    Before all its processes were ready, a generation has no progress of its own worth a checkpoint:
+    it ends at once, and the resumed job begins where this generation did. Counts that were asked
+    for and not carried out are those it resumes with.
+    """
+    heads_for = _heads_for(record)
+    if heads_for in (JobState.PAUSING, JobState.PAUSED):
+        return record
+    if heads_for.final:
+        raise Conflict(
+            f"job {record.id} {_is(record, heads_for)}; only a job that is not over can be paused"
+        )
+    _require_checkpoints(record, "pausing")
+    if record.state == JobState.RUNNING:
+        return move(record, JobState.PAUSING, now)
+    if record.state == JobState.STARTING:
+        return move(record, JobState.STOPPING, now, becomes=JobState.PAUSED)
+    if record.state == JobState.STOPPING:
+        return dataclasses.replace(record, becomes=JobState.PAUSED, updated=now)
+    return paused(record, now)
+
+
+def paused(record: JobRecord, now: float) -> JobRecord:
+    """The record of a job whose last process is gone: with the counts it will resume with, and the
+    samples and rows of the checkpoint it will resume from.
+    """
+    spec, progress, origin = with_asked(record), record.progress, record.checkpoint
+    if origin is not None and origin.uri == record.restore:
+        progress = progress.model_copy(update={"samples": origin.samples, "rows": origin.rows})
+    changes = {"becomes": None, "spec": spec, "progress": progress}
+    return move(record, JobState.PAUSED, now, **changes, **UNSCALED)
+
+
+def resume(record: JobRecord, now: float) -> JobRecord:
+    """Starts the next generation of a paused job where the last one was paused; takes a pause back
+    that is under way. Resuming a job that goes on anyway changes nothing.
+    """
+    heads_for = _heads_for(record)
+    if heads_for.final:
+        raise Conflict(
+            f"job {record.id} {_is(record, heads_for)}; only a paused job can be resumed, one that "
+            "is over can be restored"
+        )
+    changes: dict[str, Any] = {"restarts": 0, "not_before": 0.0, "error": ""}
+    if record.state == JobState.PAUSED:
+        return move(record, JobState.PENDING, now, **changes)
+    if record.state == JobState.PAUSING:
+        return move(record, JobState.RUNNING, now)
+    if heads_for == JobState.PAUSED:
+        return dataclasses.replace(record, becomes=JobState.PENDING, updated=now, **changes)
+    return record
 
 
 def restore(record: JobRecord, manifest: str, request: RestoreRequest, now: float) -> JobRecord:
@@ -76,19 +132,21 @@ def scale(
     dense_ps: int | None = None,
 ) -> JobRecord:
     """Asks for other numbers of processes: checkpoint, then the next generation from it. None
-    leaves a number as it is, or as it was asked for before; the present number takes that back.
+    leaves a number as it is, or as it was asked for before; the present number takes that back. A
+    paused job resumes with them.
 
     Raises InvalidInput for a number of sparse-PS where trainers have the shards.
     """
-    if record.state not in _ACTIVE:
-        raise Conflict(f"job {record.id} is {record.state}; only a starting or running job scales")
-    if record.spec.get("checkpoint") is None:
+    if record.state not in (*_ACTIVE, JobState.PAUSED):
         raise Conflict(
-            f"job {record.id} has no `checkpoint` in its spec; scaling goes through a checkpoint, "
-            "so it would lose all progress"
+            f"job {record.id} is {record.state}; only a starting, running or paused job scales"
         )
+    _require_checkpoints(record, "scaling")
     # Refused now, not when the reconciler comes to it.
-    with_resources(record.spec, trainers=trainers, sparse_ps=sparse_ps, dense_ps=dense_ps)
+    spec = with_resources(record.spec, trainers=trainers, sparse_ps=sparse_ps, dense_ps=dense_ps)
+    if record.state == JobState.PAUSED:
+        changed = dataclasses.replace(record, spec=spec)
+        return record if changed == record else dataclasses.replace(changed, updated=now)
     present = record.spec["resources"]
 
     def asked(role: str, count: int | None, before: int | None) -> int | None:
@@ -105,6 +163,16 @@ def scale(
     if changed == record:
         return record
     return dataclasses.replace(changed, scale_at=now, updated=now)
+
+
+def with_asked(record: JobRecord) -> dict[str, Any]:
+    """The spec with the counts that were asked for and not carried out yet."""
+    return with_resources(
+        record.spec,
+        trainers=record.scale_to,
+        sparse_ps=record.scale_sparse_to,
+        dense_ps=record.scale_dense_to,
+    )
 
 
 def with_resources(
@@ -132,6 +200,25 @@ def with_resources(
             )
         resources["sparse_ps"] = resources["trainers"]
     return {**spec, "resources": resources}
+
+
+def _heads_for(record: JobRecord) -> JobState:
+    """The state, or the one that follows when the job is stopping."""
+    if record.state == JobState.STOPPING:
+        return record.becomes or JobState.FAILED
+    return record.state
+
+
+def _is(record: JobRecord, heads_for: JobState) -> str:
+    return f"is {record.state}" + (f", then {heads_for}" if heads_for != record.state else "")
+
+
+def _require_checkpoints(record: JobRecord, what: str) -> None:
+    if record.spec.get("checkpoint") is None:
+        raise Conflict(
+            f"job {record.id} has no `checkpoint` in its spec; {what} goes through a checkpoint, "
+            "so it would lose all progress"
+        )
 
 
 def etag(record: JobRecord) -> str:

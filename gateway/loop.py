@@ -256,7 +256,7 @@ class Reconciler:
         for action in taken:
             self._act(stored, seen, action, lease)
             tools.metrics.actions.labels(action.kind).inc()
-        if stored.state.final:
+        if stored.state.at_rest:
             tools.checkpoints.forget(record.id)
 
     def _see(self, record: JobRecord) -> Seen:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gateway.record import JobRecord
 from gateway.replacement import progress_since
-from services.api.views import CheckpointView, JobState, JobView, MemberView
+from services.api.views import CheckpointView, JobView, MemberView
 from services.kit.discovery import Checkpoint, Member, incarnation_of
 
 
@@ -20,7 +20,7 @@ def job_view(
     members = [
         m for m in members if m.incarnation == incarnation_of(record.incarnations, m.role, m.rank)
     ]
-    live = bool(members) and record.state == JobState.RUNNING
+    live = bool(members) and record.state.trains
     checkpoint = record.checkpoint if newest is None else checkpoint_view(newest)
     return JobView(
         id=record.id,

@@ -15,8 +15,9 @@ def within(tenant: str, quota: Quota) -> Admit:
     """
 
     def admit(before: JobRecord | None, record: JobRecord, others: list[JobRecord]) -> None:
-        had = [before] if before is not None and not before.state.final else []
-        present, wanted = used([*others, *had]), used([*others, record])
+        had = [before] if before is not None and not before.state.at_rest else []
+        has = [record] if not record.state.at_rest else []  # a paused job may ask for other counts
+        present, wanted = used([*others, *had]), used([*others, *has])
         grown = {field: value for field, value in wanted if value > getattr(present, field)}
         found = shortages(tenant, quota, Usage(**grown))
         if found:

@@ -21,7 +21,7 @@ from gateway import compile as compiling
 from gateway import replacement
 from gateway.actions import Action, Emit, PublishRun, RetireRun, Start, Stop, TakeCheckpoint
 from gateway.checkpoints import Call
-from gateway.commands import UNSCALED, with_resources
+from gateway.commands import UNSCALED, paused, with_asked
 from gateway.failures import Failure, failures_of
 from gateway.progress import result_of
 from gateway.record import JobRecord
@@ -31,7 +31,7 @@ from services.api.spec import JobSpec
 from services.api.views import CheckpointView, JobState
 from services.kit.discovery import Checkpoint, Member, Phase, Role, Run, incarnation_of
 
-FINAL, SCALE = "final", "scale"
+FINAL, SCALE, PAUSE = "final", "scale", "pause"
 _RETRY_SECONDS = 2.0  # between two tries of a checkpoint
 _FIRST_BACKOFF, _MAX_BACKOFF = 0.5, 30.0  # seconds before a restart; doubles with each
 
@@ -71,8 +71,8 @@ class Step:
 
 
 def step(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
-    """The next step of a job. A job in a final state needs none."""
-    if record.state.final:
+    """The next step of a job. One that is over or paused needs none."""
+    if record.state.at_rest:
         return Step(record)
     spec = record.job_spec
     if record.state == JobState.PENDING:
@@ -81,7 +81,7 @@ def step(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
         return _stopping(record, seen, now, limits, spec)
     seen = _present(record, seen)
     failures = failures_of(seen.processes, seen.members, seen.silent, limits.silence)
-    if record.state == JobState.RUNNING:
+    if record.state.trains:
         failures += replacement.vanished(record, seen.processes, compiling.expected(spec))
         failures += replacement.late(record, seen.members, seen.silent, now, limits.start)
         if failures and replacement.possible(record, failures, spec):
@@ -100,7 +100,7 @@ def _waiting(step: Step, seen: Seen, now: float, limits: Limits) -> Step:
     """
     record = step.record
     starting = record.state == JobState.STARTING
-    if not (starting or record.state == JobState.RUNNING) or not (seen.waits or record.error):
+    if not (starting or record.state.trains) or not (seen.waits or record.error):
         return step
     if not seen.waits:
         return step if starting else Step(dataclasses.replace(record, error=""), step.actions)
@@ -141,8 +141,12 @@ def _pending(record: JobRecord, seen: Seen, now: float) -> Step:
         replaced_at=0.0,
         checkpoint_before="" if seen.newest is None else seen.newest.id,
     )
-    origin = f"from {record.restore}" if record.restore else "from scratch"
-    return Step(started, (Emit("starting", f"generation {started.generation} {origin}"),))
+    text = f"generation {started.generation} {_origin(record.restore)}"
+    return Step(started, (Emit("starting", text),))
+
+
+def _origin(manifest: str) -> str:
+    return f"from {manifest}" if manifest else "from scratch"
 
 
 def _starting(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: JobSpec) -> Step:
@@ -171,10 +175,14 @@ def _starting(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: J
 def _running(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: JobSpec) -> Step:
     there = {(p.role, p.rank) for p in seen.processes}
     if not there.issuperset(compiling.expected(spec)):  # replacements that have not been started
+        if record.state == JobState.PAUSING and now - record.since >= limits.checkpoint:
+            return _unpaused(record, now, seen.waits or seen.trouble or "a process is missing")
         return Step(record, (*_published(record, seen), Start()))
     done = {m.rank for m in seen.members if m.role == Role.TRAINER and m.phase == Phase.DONE}
     if done.issuperset(range(spec.resources.trainers)):
         return _finishing(record, seen, now, limits, spec)
+    if record.state == JobState.PAUSING:
+        return _pausing(record, seen, now, limits)
     if record.scaling:
         return _scaling(record, seen, now, limits)
     return Step(record, _published(record, seen))
@@ -217,12 +225,7 @@ def _scaling(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
         return Step(kept, (Emit("scale-failed", f"all processes stay as they are: {outcome}"),))
     if not isinstance(outcome, CheckpointView):
         return Step(record, (*_published(record, seen), *outcome))
-    spec = with_resources(
-        record.spec,
-        trainers=record.scale_to,
-        sparse_ps=record.scale_sparse_to,
-        dense_ps=record.scale_dense_to,
-    )
+    spec = with_asked(record)
     counts = "{trainers} trainers, {sparse_ps} sparse-PS and {dense_ps} dense-PS".format(
         **spec["resources"]
     )
@@ -236,6 +239,29 @@ def _scaling(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
         **UNSCALED,
         not_before=0.0,
     )
+
+
+def _pausing(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
+    """A checkpoint, then no processes until the user resumes from it."""
+    outcome = _outcome(seen.call, f"{PAUSE} {record.since}", now, limits)
+    if isinstance(outcome, str):
+        return _unpaused(record, now, outcome)
+    if not isinstance(outcome, CheckpointView):
+        return Step(record, (*_published(record, seen), *outcome))
+    return _end(
+        record,
+        JobState.PAUSED,
+        now,
+        Emit("pausing", f"its processes end; it resumes from checkpoint {outcome.id}"),
+        restore=outcome.uri,
+        not_before=0.0,
+    )
+
+
+def _unpaused(record: JobRecord, now: float, why: str) -> Step:
+    """There can be no checkpoint: rather than lose what was trained, the job runs on."""
+    told = Emit("pause-failed", f"the job goes on as it is: {why}")
+    return Step(move(record, JobState.RUNNING, now), (told,))
 
 
 def _outcome(
@@ -261,6 +287,17 @@ def _failed(record: JobRecord, seen: Seen, now: float, failure: Failure, spec: J
     if record.restarts >= spec.max_restarts:
         text = f"{failure.text} (after {record.restarts} of max_restarts {spec.max_restarts})"
         return _end(record, JobState.FAILED, now, Emit("failed", text), error=text)
+    restore = _restart_from(record, seen.newest)
+    if record.state == JobState.PAUSING:  # what was asked for, from where a restart would begin
+        text = f"its checkpoint for the pause was not complete: {failure.text}"
+        return _end(
+            record,
+            JobState.PAUSED,
+            now,
+            Emit("pausing", f"{text}; it resumes {_origin(restore)}"),
+            error=failure.text,
+            restore=restore,
+        )
     return _end(
         record,
         JobState.PENDING,
@@ -268,7 +305,7 @@ def _failed(record: JobRecord, seen: Seen, now: float, failure: Failure, spec: J
         Emit("restarting", f"restart {record.restarts + 1} of {spec.max_restarts}: {failure.text}"),
         error=failure.text,
         restarts=record.restarts + 1,
-        restore=_restart_from(record, seen.newest),
+        restore=restore,
         not_before=now + min(_MAX_BACKOFF, _FIRST_BACKOFF * 2**record.restarts),
     )
 
@@ -298,9 +335,13 @@ def _stopping(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: J
     if actions:
         return Step(record, tuple(actions))
     becomes = record.becomes or JobState.FAILED
-    ended = move(record, becomes, now, becomes=None)
+    if becomes == JobState.PAUSED:
+        ended = paused(record, now)
+    else:
+        ended = move(record, becomes, now, becomes=None)
     # A restart was announced when it was decided.
-    return Step(ended, (Emit(str(becomes), "all processes have ended"),) if becomes.final else ())
+    told = (Emit(str(becomes), "all processes have ended"),) if becomes.at_rest else ()
+    return Step(ended, told)
 
 
 def _with_last_sight(record: JobRecord, seen: Seen, spec: JobSpec) -> JobRecord:
@@ -308,7 +349,13 @@ def _with_last_sight(record: JobRecord, seen: Seen, spec: JobSpec) -> JobRecord:
     changes: dict[str, Any] = {}
     trainers = sum(m.role == Role.TRAINER for m in seen.members)
     if trainers == spec.resources.trainers:
-        changes["progress"] = replacement.progress_since(record, seen.members)
+        progress = replacement.progress_since(record, seen.members)
+        shards = sum(m.role == Role.SPARSE_PS for m in seen.members)
+        if not spec.resources.embedded and shards < spec.resources.sparse_ps:  # gone before them
+            progress = progress.model_copy(
+                update={"rows": max(progress.rows, record.progress.rows)}
+            )
+        changes["progress"] = progress
     if seen.newest is not None:
         changes["checkpoint"] = CheckpointView(**dataclasses.asdict(seen.newest))
     sight = dataclasses.replace(record, **changes)

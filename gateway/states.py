@@ -1,11 +1,14 @@
 """The states of a job as a table, and the one function that moves a job along it.
 
-    pending ─► starting ─► running ─► stopping ─► succeeded | failed | cancelled
-       ▲          └────────────────────►│  │                      │
-       └────────── next generation ─────┘──┘◄───── :restore ──────┘
+    pending ─► starting ─► running ◄─► pausing ─► stopping ─► succeeded | failed | cancelled
+       ▲          │           └──────────────────►│  │ │             │
+       │          └──────────────────────────────►│  │ └────► paused  │
+       └─────────────── next generation ─────────────┘          │    │
+       └──────────────────────────────── :resume, :restore ─────┘────┘
 
 Every generation begins in `pending`, so there is one way to start, and ends in `stopping`, so there
-is one way to stop: a record leaves `stopping` only when no process of its generation is left.
+is one way to stop: a record leaves `stopping` only when no process of its generation is left. What
+has no process (`pending`, `paused`) can also be paused or cancelled at once.
 """
 
 from __future__ import annotations
@@ -19,12 +22,20 @@ from services.api.views import JobState
 from services.kit.errors import Conflict
 
 MOVES: Mapping[JobState, frozenset[JobState]] = {
-    JobState.PENDING: frozenset({JobState.STARTING, JobState.CANCELLED}),
+    JobState.PENDING: frozenset({JobState.STARTING, JobState.PAUSED, JobState.CANCELLED}),
     JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING}),
-    JobState.RUNNING: frozenset({JobState.STOPPING}),
+    JobState.RUNNING: frozenset({JobState.PAUSING, JobState.STOPPING}),
+    JobState.PAUSING: frozenset({JobState.RUNNING, JobState.STOPPING}),
     JobState.STOPPING: frozenset(
-        {JobState.PENDING, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
+        {
+            JobState.PENDING,
+            JobState.PAUSED,
+            JobState.SUCCEEDED,
+            JobState.FAILED,
+            JobState.CANCELLED,
+        }
     ),
+    JobState.PAUSED: frozenset({JobState.PENDING, JobState.CANCELLED}),
     JobState.SUCCEEDED: frozenset({JobState.PENDING}),
     JobState.FAILED: frozenset({JobState.PENDING}),
     JobState.CANCELLED: frozenset({JobState.PENDING}),

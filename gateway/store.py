@@ -5,7 +5,7 @@ Keys, all under `embermesh:gateway:`:
   job:{id}             hash {version, state, json}: a JobRecord
   jobs                 sorted set of all job ids by time of creation
   jobs:{tenant}        the same of one tenant
-  active               set of ids whose job is not in a final state
+  active               set of ids whose job is not at rest (over, or paused)
   active:{tenant}      the same of one tenant
   admissions:{tenant}  counter of the tenant's admitted changes, see `Admit`
   states               hash state -> number of jobs
@@ -53,7 +53,7 @@ counter, and one that finds the counter moved looks again.
 
 _SAVE = """
 -- KEYS: job, jobs, active, states, leader, jobs:tenant, active:tenant, admissions:tenant
--- ARGV: id, expected version, state, final, created, json, lease ('' = none),
+-- ARGV: id, expected version, state, at rest, created, json, lease ('' = none),
 --       admissions seen ('' = not asked)
 if ARGV[7] ~= '' and redis.call('GET', KEYS[5]) ~= ARGV[7] then return 'fenced' end
 if ARGV[8] ~= '' and (redis.call('GET', KEYS[8]) or '0') ~= ARGV[8] then return 'raced' end
@@ -171,7 +171,7 @@ class JobStore:
         return self._records(ids)
 
     def active(self, tenant: str = ALL_TENANTS) -> list[JobRecord]:
-        """Jobs (of one tenant) that are not in a final state, by id."""
+        """Jobs (of one tenant) that are neither over nor paused, by id."""
         with guard("list the jobs"):
             ids: Any = self._redis.smembers(_of("active", tenant))
         return self._records(sorted(ids))
@@ -202,8 +202,8 @@ class JobStore:
         names = (f"job:{record.id}", "jobs", "active", "states", "leader")
         kinds = ("jobs", "active", "admissions")
         keys = [*(f"{PREFIX}{k}" for k in names), *(_of(kind, record.tenant) for kind in kinds)]
-        final = "1" if record.state.final else "0"
-        args: list[Any] = [record.id, record.version, str(record.state), final, record.created]
+        at_rest = "1" if record.state.at_rest else "0"
+        args: list[Any] = [record.id, record.version, str(record.state), at_rest, record.created]
         with guard("store the job"):
             outcome: Any = self._save(
                 keys, [*args, saved.to_json(), "" if lease is None else str(lease), admissions]

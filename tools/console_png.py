@@ -71,11 +71,15 @@ def _pictures(client: Client, browser: Browser, scratch: Path, folder: Path) -> 
         browser.press_button(tab)
         threading.Event().wait(1.0)
         _shots(browser, folder / tab.lower())
-    for button in ("Scale…", "Restore…", "Cancel…"):
+    for button in ("Pause…", "Scale…", "Restore…", "Cancel…"):
         browser.press_button(button)
         browser.shows("dialog h2", "ads-deepfm")
         _shots(browser, folder / button.lower().rstrip("…"), phone=False)
         browser.press("Escape")
+    client.pause(job.id)
+    client.wait_paused(job.id, _START_SECONDS)
+    _both(browser, page, ".badge-paused", folder / "paused")
+    _both(browser, f"{client.url}/", ".badge-paused", folder / "jobs-paused")
     client.cancel(job.id)
 
 

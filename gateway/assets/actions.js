@@ -7,8 +7,9 @@ import { count, moment } from "./format.js";
 import { refusal } from "./states.js";
 
 const LOOK_MS = 5_000; // how long a job that is over is left alone
-const VERBS = [["checkpoint", "Checkpoint", ""], ["scale", "Scale…", ""], ["restore", "Restore…", ""],
-  ["cancel", "Cancel…", "danger"]];
+const VERBS = [["checkpoint", "Checkpoint", ""], ["pause", "Pause…", ""], ["resume", "Resume…", ""],
+  ["scale", "Scale…", ""], ["restore", "Restore…", ""], ["cancel", "Cancel…", "danger"]];
+const CONDITIONAL = ["scale", "restore"]; // the others are meant whatever became of the job meanwhile
 
 export class Actions {
   /** `latest` gives the newest JobView that the user has seen. */
@@ -60,14 +61,37 @@ export class Actions {
 
   async scale() {
     const job = this._latest();
-    const present = job.spec.resources.trainers;
+    const counts = countsOf(job);
     await this._confirmed("scale", {
       title: `Scale ${job.id}`,
-      text: [`It has ${present} ${present === 1 ? "trainer" : "trainers"}. A checkpoint is taken first; then all its `
-        + "processes start again from it."],
-      fields: [numberField("trainers", "Trainers", { value: present, max: 1024 })],
+      text: [job.state === "paused" ? "It resumes with these numbers of processes."
+        : "A checkpoint is taken first; then all its processes start again from it."],
+      fields: counts.map(({ name, words, present, max }) => numberField(name, words, { value: present, max })),
       confirm: "Scale",
-    }, ({ trainers }) => ({ trainers }));
+    }, (values) => {
+      const changed = counts.filter(({ name, present }) => values[name] !== present);
+      // Nothing but present numbers: takes back what was asked for before.
+      return Object.fromEntries((changed.length > 0 ? changed : counts).map(({ name }) => [name, values[name]]));
+    });
+  }
+
+  async pause() {
+    const job = this._latest();
+    await this._confirmed("pause", {
+      title: `Pause ${job.id}?`,
+      text: ["A checkpoint is taken; then its processes end and others may use their room. Resume goes on from there."],
+      confirm: "Pause the job",
+    }, () => undefined);
+  }
+
+  async resume() {
+    const job = this._latest();
+    await this._confirmed("resume", {
+      title: `Resume ${job.id}?`,
+      text: [job.state === "paused" ? "Its processes start again from where it was paused."
+        : "The pause is taken back; the job goes on as it is."],
+      confirm: "Resume the job",
+    }, () => undefined);
   }
 
   async cancel() {
@@ -92,16 +116,13 @@ export class Actions {
     }
     const choices = known.reverse().map((each) => [each.id, `${each.id} · ${moment(each.created)} · ${
       count(each.samples)} samples`]);
-    const { sparse_ps: shards, dense_ps: blocks, trainers, placement } = job.spec.resources;
-    const counts = [["trainers", "Trainers", trainers], ["sparse_ps", "Sparse-PS", shards], ["dense_ps", "Dense-PS", blocks]]
-      .filter(([name]) => name !== "sparse_ps" || placement !== "embedded"); // there each trainer has one shard
     await this._confirmed("restore", {
       title: `Restore ${job.id}`,
       text: ["What was trained after the checkpoint is left behind. Empty fields stay as they are."],
       fields: [
         choiceField("checkpoint", "From checkpoint", choices, checkpoint?.id ?? choices[0]?.[0]),
-        ...counts.map(([name, words, present]) => numberField(name, `${words} (now ${present})`,
-          { max: name === "dense_ps" ? 64 : 1024, optional: true })),
+        ...countsOf(job).map(({ name, words, present, max }) => numberField(name, `${words} (now ${present})`,
+          { max, optional: true })),
       ],
       confirm: "Restore",
       danger: true,
@@ -112,7 +133,7 @@ export class Actions {
   async _confirmed(verb, question, bodyOf) {
     const { id } = this._latest();
     const key = newKey();
-    const conditional = verb !== "cancel"; // whatever became of the job meanwhile, it shall end
+    const conditional = CONDITIONAL.includes(verb);
     const changed = await ask({
       ...question,
       run: (values) => this._api.change(id, verb,
@@ -122,4 +143,14 @@ export class Actions {
     this._notices.say(`${verb} of ${id} was asked for`);
     this._wake?.();
   }
+}
+
+/** The numbers of processes that a user may choose: name in the API, words, present number, bound. */
+function countsOf(job) {
+  const { trainers, sparse_ps: shards, dense_ps: blocks, placement } = job.spec.resources;
+  return [
+    { name: "trainers", words: "Trainers", present: trainers, max: 1024 },
+    { name: "sparse_ps", words: "Sparse-PS", present: shards, max: 1024 },
+    { name: "dense_ps", words: "Dense-PS", present: blocks, max: 64 },
+  ].filter(({ name }) => name !== "sparse_ps" || placement !== "embedded"); // there each trainer has one shard
 }

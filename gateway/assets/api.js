@@ -55,7 +55,7 @@ export class Api {
     return this._json("POST", jobPath(id, ":checkpoint"), { deadline: CHECKPOINT_MS });
   }
 
-  /** `verb` is cancel, scale or restore; `version` is the job's that the user has seen. */
+  /** `verb` is cancel, pause, resume, scale or restore; `version` is the job's that the user has seen. */
   change(id, verb, { body, key, version }) {
     const headers = { "Idempotency-Key": key };
     if (version !== undefined) headers["If-Match"] = `"${version}"`;

@@ -1,6 +1,8 @@
 // What the charts draw: the figures of one job over time, as this page has seen them. Bounded: an hour takes as much
 // memory as a minute, only coarser.
 
+import { isTraining } from "./states.js";
+
 const MOST = 720;
 
 export class History {
@@ -43,5 +45,5 @@ export class History {
 /** The figures of a JobView that are drawn. While nothing trains there is no speed. */
 export function figuresOf(job) {
   const { loss, auc, samples_per_second: speed, lag, rows } = job.progress;
-  return job.state === "running" ? { loss, auc, speed, lag, rows } : {};
+  return isTraining(job.state) ? { loss, auc, speed, lag, rows } : {};
 }

@@ -4,7 +4,7 @@ import { pause } from "./api.js";
 import { h, setAttribute, setChildren, setText } from "./dom.js";
 import { age, brief, count, doneShare, fraction, moment, percent } from "./format.js";
 import { find } from "./search.js";
-import { badge, isFinal, STATES } from "./states.js";
+import { badge, isAtRest, STATES } from "./states.js";
 
 const REFRESH_MS = 3_000;
 const COLUMNS = [["Job", ""], ["State", ""], ["Progress", "wide"], ["Loss", "number"], ["AUC", "number"],
@@ -140,7 +140,7 @@ class Row {
     setText(this._loss, fraction(progress.loss));
     setText(this._auc, fraction(progress.auc));
     setText(this._test, fraction(result?.auc));
-    setText(this._speed, isFinal(job.state) ? "–" : brief(progress.samples_per_second));
+    setText(this._speed, isAtRest(job.state) ? "–" : brief(progress.samples_per_second));
     setText(this._age, age(job.created, now));
     setAttribute(this._age, "title", `submitted ${moment(job.created)}`);
   }

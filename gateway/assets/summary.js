@@ -2,7 +2,7 @@
 
 import { h, setAttribute, setText } from "./dom.js";
 import { age, brief, count, doneShare, duration, fraction, moment, percent } from "./format.js";
-import { isFinal } from "./states.js";
+import { isAtRest } from "./states.js";
 
 const TILES = ["Samples", "Samples/s", "Time left", "Loss", "AUC", "Test AUC", "Rows", "Lag", "Processes", "Attempt",
   "Checkpoint", "Age"];
@@ -24,11 +24,11 @@ export class Summary {
     this._bar.value = share ?? 0;
     setText(this._done, percent(share));
     const { trainers, sparse_ps: shards, dense_ps: blocks } = job.spec.resources ?? {};
-    const over = isFinal(job.state);
+    const still = isAtRest(job.state);
     this._set("Samples", brief(progress.samples), progress.total_samples
       ? `${count(progress.samples)} of ${count(progress.total_samples)}` : count(progress.samples));
-    this._set("Samples/s", over ? "–" : brief(progress.samples_per_second));
-    this._set("Time left", over ? "–" : timeLeft(progress));
+    this._set("Samples/s", still ? "–" : brief(progress.samples_per_second));
+    this._set("Time left", still ? "–" : timeLeft(progress));
     this._set("Loss", fraction(progress.loss), "log loss of the recent samples, before they were learnt");
     this._set("AUC", fraction(progress.auc), "of the recent samples, before they were learnt");
     this._set("Test AUC", fraction(result?.auc), result ? `on ${count(result.samples)} held-out rows, log loss ${

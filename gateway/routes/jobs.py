@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, list, look at, cancel, scale."""
+"""`/v1/jobs`: submit, list, look at, cancel, pause, resume, scale."""
 
 from __future__ import annotations
 
@@ -102,6 +102,36 @@ def cancel(
     return view(gateway, record, response)
 
 
+@router.post("/{job}:pause", status_code=202)
+def pause(
+    gateway: Parts, who: Operator, response: Response, conditions: Conditional, job: str
+) -> JobView:
+    """Takes a checkpoint, ends the job's processes and keeps it until it is resumed. A checkpoint
+    that fails leaves it running, and an event says why.
+    """
+    before = gateway.job(who, job)
+    change = conditions.on(lambda r: commands.pause(r, gateway.clock()), "pause")
+    record = gateway.store.update(job, own(who, change))
+    if record.version != before.version:
+        asked(gateway, job, "pause", "a pause was asked for")
+    return view(gateway, record, response)
+
+
+@router.post("/{job}:resume", status_code=202)
+def resume(
+    gateway: Parts, who: Operator, response: Response, conditions: Conditional, job: str
+) -> JobView:
+    """Starts a paused job again where it was paused, if its tenant's quota has room; takes back a
+    pause that is under way.
+    """
+    before = gateway.job(who, job)
+    change = conditions.on(lambda r: commands.resume(r, gateway.clock()), "resume")
+    record = gateway.store.update(job, own(who, change), room(gateway, before.tenant))
+    if record.version != before.version:
+        asked(gateway, job, "resume", "it was asked to go on")
+    return view(gateway, record, response)
+
+
 @router.post("/{job}:scale", status_code=202)
 def scale(
     gateway: Parts,
@@ -112,7 +142,7 @@ def scale(
     body: ScaleRequest,
 ) -> JobView:
     """Goes on with other numbers of processes, from a checkpoint that is taken first. What the body
-    leaves out stays as it is, or as it was asked for before.
+    leaves out stays as it is, or as it was asked for before. A paused job resumes with them.
     """
     change = conditions.on(
         lambda r: commands.scale(
@@ -174,7 +204,7 @@ def asked(gateway: Gateway, job: str, kind: str, message: str) -> None:
 
 def look(gateway: Gateway, record: JobRecord) -> JobView:
     """The job as it stands now; progress and processes are looked up while it lives."""
-    if record.state.final or record.generation == 0:
+    if record.state.at_rest or record.generation == 0:
         return job_view(record)
     members = gateway.registry.members(record.id, record.generation)
     return job_view(record, members, gateway.registry.latest_checkpoint(record.id))

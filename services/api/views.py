@@ -14,7 +14,9 @@ class JobState(str, Enum):
     PENDING = "pending"
     STARTING = "starting"
     RUNNING = "running"
+    PAUSING = "pausing"
     STOPPING = "stopping"
+    PAUSED = "paused"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -24,8 +26,18 @@ class JobState(str, Enum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing more happens by itself."""
+        """Whether the job is over."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it has no processes and nothing more happens by itself: over, or paused."""
+        return self.final or self == JobState.PAUSED
+
+    @property
+    def trains(self) -> bool:
+        """Whether all its processes were ready and are at work."""
+        return self in (JobState.RUNNING, JobState.PAUSING)
 
 
 class View(BaseModel):

@@ -50,6 +50,14 @@ def test_a_job_is_led_from_the_page_alone(
     browser.shows("#announcer", "is running, attempt 2", seconds=_PATIENCE)
     assert client.get(job).spec["resources"]["trainers"] == 1
 
+    browser.press_button("Pause…")
+    browser.press_button("Pause the job")
+    browser.shows(".state", "paused", seconds=_PATIENCE)
+    browser.press_button("Resume…")
+    browser.press_button("Resume the job")
+    browser.shows("#announcer", "is running, attempt 3", seconds=_PATIENCE)
+    assert client.get(job).restarts == 0
+
     browser.press_button("Cancel…")
     browser.press_button("Cancel the job")
     browser.shows(".state", "cancelled", seconds=_PATIENCE)

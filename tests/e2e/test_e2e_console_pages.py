@@ -19,39 +19,11 @@ from services.api.spec import validate
 from services.api.views import JobState
 from services.kit.discovery import Phase, Role
 from tests.fixtures.browser import Browser
+from tests.fixtures.contrast import CONTRAST
 from tests.integration.gateway_closed import CLOSED, admin_of
 from tests.integration.gateway_harness import Harness, running_gateway
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
-
-# The ratio of WCAG 2 of every visible text to the ground it stands on; those below 4.5.
-CONTRAST = """
-const paint = (text) => (text.match(/[\\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
-const channel = (c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
-const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-const ground = (e) => {
-  for (let at = e; at; at = at.parentElement) {
-    const colour = paint(getComputedStyle(at).backgroundColor);
-    if (colour[3] === undefined || colour[3] === 1) return colour;
-  }
-  return [255, 255, 255];
-};
-const found = [];
-const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-let texts = 0;
-while (walker.nextNode()) {
-  const e = walker.currentNode.parentElement;
-  const text = walker.currentNode.data.trim();
-  if (!text || !e.checkVisibility() || e.matches('option, .unseen, .skip')) continue;
-  texts += 1;
-  const style = getComputedStyle(e);
-  const a = light(paint(e instanceof SVGElement ? style.fill : style.color));
-  const b = light(ground(e));
-  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  if (ratio < 4.5) found.push(`${text.slice(0, 30)}: ${ratio.toFixed(2)}`);
-}
-return texts < 10 ? ['too few texts'] : found;
-"""
 
 
 @pytest.fixture
@@ -100,7 +72,7 @@ def test_a_closed_gateway_asks_for_a_token_and_keeps_it_in_this_tab(
             "const buttons = [...document.querySelectorAll('.actions button')];"
             "return buttons.map((b) => [b.disabled, b.title])"
         )
-        assert reasons == [[True, "your role is viewer; this needs operator"]] * 4
+        assert reasons == [[True, "your role is viewer; this needs operator"]] * 6
         # Kept where it ends with the tab, and nowhere else.
         kept = browser.run(
             "return [JSON.stringify(sessionStorage), JSON.stringify(localStorage) + location.href +"
@@ -167,10 +139,12 @@ def test_the_keyboard_alone_is_enough(harness: Harness, browser: Browser) -> Non
     assert browser.focus() == job  # a new page begins at its heading
     browser.until("return document.querySelector('.actions button:enabled')")
     browser.press("Tab", "Tab")
+    assert browser.focus() == "Pause…"
+    browser.press("Tab")  # Resume… is off: the job is not paused
     assert browser.focus() == "Scale…"
     browser.press("Enter")
     assert browser.until("return document.activeElement.name") == "trainers"
-    browser.press("Tab", "Tab", "Tab", "Tab")  # round the dialog, never behind it
+    browser.press(*["Tab"] * 6)  # round the dialog, never behind it
     assert browser.run(
         "const e = document.activeElement;"
         "return e.closest('dialog') !== null || e === document.body"
@@ -196,9 +170,12 @@ def test_the_keyboard_alone_is_enough(harness: Harness, browser: Browser) -> Non
 def test_every_text_is_readable_in_both_schemes(
     harness: Harness, browser: Browser, scheme: str
 ) -> None:
-    job, other = harness.submit(), harness.submit(name="other")
-    harness.wait(job, "running")
+    job, other, third = (harness.submit(name=name) for name in ("clicks", "other", "third"))
+    for each in (job, third):
+        harness.wait(each, "running")
     harness.http.post(f"/v1/jobs/{other}:cancel").raise_for_status()
+    harness.http.post(f"/v1/jobs/{third}:pause").raise_for_status()
+    harness.wait(third, "paused")
     report(harness, job, 0.7)
     opposite = {"light": "dark", "dark": "light"}[scheme]
     browser.emulate(scheme=opposite)

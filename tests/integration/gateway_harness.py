@@ -250,9 +250,11 @@ def member_target(settings: GatewayConfig) -> LocalTarget:
 
 @contextmanager
 def running_gateway(
-    redis_url: str, folder: Path, access: AccessConfig = OPEN, **settings: Any
+    redis_url: str, folder: Path, access: AccessConfig = OPEN, listen: int = 0, **settings: Any
 ) -> Iterator[Harness]:
-    """A gateway with fake processes unless `target` says otherwise; ends with the block."""
+    """A gateway with fake processes unless `target` says otherwise; ends with the block. `listen`:
+    its port, 0 for a free one.
+    """
     registry = Registry(storing.connect(redis_url))
     root = f"file://{folder}/checkpoints"
     checkpoints = FakeCheckpoints(registry, root)
@@ -274,7 +276,7 @@ def running_gateway(
     )
     gateway, reconciler = assemble(chosen, prometheus_client.CollectorRegistry(), access)
     target = cast(FakeTarget, gateway.target)  # a test that names another one has no table of it
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", listen))
     server = uvicorn.Server(uvicorn.Config(create_app(gateway), log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()

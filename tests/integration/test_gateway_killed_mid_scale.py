@@ -1,4 +1,5 @@
-"""A gateway dies by SIGKILL in the middle of a scaling; the next one brings it to its end.
+"""A gateway dies by SIGKILL in the middle of a scaling or a pause; the next one brings it to its
+end.
 
 Real gateways, real processes of target `local` (without TensorFlow) and a real checkpoint call.
 """
@@ -179,6 +180,36 @@ def test_a_gateway_killed_mid_scale(
         client.cancel(job)
         wait_for(lambda: client.get(job).state == JobState.CANCELLED, timeout=30)
         assert world.alive(job) == []
+
+
+@pytest.mark.parametrize("moment", [checkpointing, pytest.param(stopping, marks=LONG)])
+def test_a_gateway_killed_mid_pause(
+    world: World, moment: Callable[[JobRecord, World], bool]
+) -> None:
+    resources = {"sparse_ps": 1, "dense_ps": 1, "trainers": 1}
+    checkpoint = {"to": f"file://{world.folder}/checkpoints"}
+    with world.gateway() as (process, client):
+        job = client.submit({**SPEC, "resources": resources, "checkpoint": checkpoint}).id
+        wait_for(lambda: at_work(client, job, 1), timeout=60)
+        client.pause(job)
+        if moment is stopping:
+            world.checkpoints.allowed.set()
+        wait_for(lambda: moment(world.store.get(job), world), timeout=30)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert world.store.get(job).state != JobState.PAUSED
+    world.checkpoints.allowed.set()
+    with world.gateway() as (_, client):
+        view = client.wait_paused(job, 60)
+        assert (view.state, view.generation, view.restarts) == (JobState.PAUSED, 1, 0)
+        assert world.alive(job) == []
+        restore = world.store.get(job).restore
+        assert restore.startswith(checkpoint["to"])
+        client.resume(job)
+        wait_for(lambda: at_work(client, job, 2), timeout=60)
+        assert len(world.alive(job)) == 3 and world.store.get(job).restore == restore
+        client.cancel(job)
+        wait_for(lambda: client.get(job).state == JobState.CANCELLED, timeout=30)
 
 
 def at_work(client: Client, job: str, generation: int) -> bool:

@@ -20,6 +20,7 @@ from gateway import store as storing
 from gateway.__main__ import assemble
 from gateway.config import GatewayConfig
 from gateway.record import new_record
+from gateway.states import move
 from gateway.targets.kubernetes import KubernetesTarget
 from services.api.spec import validate
 from services.api.views import JobState
@@ -223,3 +224,34 @@ def test_an_ended_job_leaves_nothing_in_the_namespace(
         return picture(kubernetes_namespace) == []
 
     wait_until(gone, "nothing is left")
+
+
+def test_a_paused_job_leaves_nothing_in_the_namespace_and_comes_back(
+    gateways: tuple[Gateway, Gateway], kubernetes_namespace: Namespace, redis_url: str
+) -> None:
+    one, two = gateways
+    job, life = submit(redis_url), Life(redis_url, kubernetes_namespace)
+
+    def reached(gateway: Gateway, wanted: JobState) -> bool:
+        gateway.tick()
+        life.go_on()
+        return state(redis_url, job) == wanted
+
+    def gone() -> bool:
+        one.tick()
+        life.go_on()
+        return picture(kubernetes_namespace) == []
+
+    wait_until(lambda: reached(one, JobState.RUNNING), "the job runs")
+    # As if the checkpoint were taken: this file has no service that takes one.
+    paused = {"becomes": JobState.PAUSED, "restore": "file://c/000001/manifest.json"}
+    one.parts.store.update(job, lambda record: move(record, JobState.STOPPING, 1.0, **paused))
+    wait_until(lambda: reached(one, JobState.PAUSED), "the job is paused")
+    wait_until(gone, "nothing is left of it")
+    one.reconciler.close()
+    two.parts.store.update(job, lambda record: commands.resume(record, 2.0))
+    wait_until(lambda: reached(two, JobState.RUNNING), f"it runs again: {two.trouble(job)}")
+    record = two.parts.store.get(job)
+    assert (record.generation, record.restore) == (2, "file://c/000001/manifest.json")
+    names = [pod["metadata"]["name"] for pod in kubernetes_namespace.list("pods")]
+    assert len(names) == 5, names

@@ -259,7 +259,7 @@ def test_waiting_has_a_deadline_that_names_the_job() -> None:
     seen: list[JobState] = []
     with (
         client_of(lambda _: httpx.Response(200, json=job("running"))) as client,
-        pytest.raises(errors.DeadlineExceeded, match="job j was not over"),
+        pytest.raises(errors.DeadlineExceeded, match="job j was not done"),
     ):
         client.wait("j", timeout=0.0, on_update=lambda view: seen.append(view.state))
     assert seen[0] == JobState.RUNNING

@@ -298,6 +298,21 @@ def test_rows_at_the_end_are_those_that_a_checkpoint_of_the_same_samples_counted
     assert after.progress.rows == (live.rows if rows is None else rows)
 
 
+def test_shards_that_end_before_the_trainers_take_no_rows_along() -> None:
+    def with_rows(*ranks: int) -> Seen:
+        there = [m for m in members() if m.role != Role.SPARSE_PS or m.rank in ranks]
+        rows = [
+            dataclasses.replace(m, status={"rows": 50}) if m.role == Role.SPARSE_PS else m
+            for m in there
+        ]
+        return seen(members=tuple(rows))
+
+    record = job(JobState.STOPPING, becomes=JobState.CANCELLED)
+    for ranks in ((0, 1), (1,), ()):
+        record = step(record, with_rows(*ranks), 1001.0, LIMITS).record
+        assert record.progress.rows == 100
+
+
 def test_a_failure_while_stopping_changes_nothing() -> None:
     record = job(JobState.STOPPING, becomes=JobState.SUCCEEDED)
     result = step(record, failed(0, "killed", True), 1001.0, LIMITS)
