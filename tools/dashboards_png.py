@@ -168,6 +168,8 @@ def _draw_lines(panel: Panel, lines: list[Line], axis: Any) -> None:
     axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: with_unit(value, panel)))
     if panel.top is not None:
         axis.set_ylim(0, panel.top)
+    elif not any(value for _, points in lines for _, value in points):
+        axis.set_ylim(0, 1)  # nothing but zeros is no reason for values below
     axis.grid(alpha=0.3)
     axis.tick_params(labelsize=8)
     if lines:
