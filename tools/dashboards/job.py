@@ -47,7 +47,7 @@ DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Where a step's time goes",
-                    "Share of a trainer's time; without plan and ahead, which run beside.",
+                    "Share of a trainer's time by phase; without plan and ahead, which run beside.",
                     [
                         Query(
                             "avg by (phase) (rate(embermesh_trainer_phase_seconds_sum"
