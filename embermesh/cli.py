@@ -213,6 +213,12 @@ def logs(
         int | None, typer.Option(min=0, help="Number of the process; default: all.")
     ] = None,
     tail: Annotated[int, typer.Option(min=1, max=10_000, help="Last lines of each process.")] = 200,
+    generation: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="An earlier generation, e.g. one that failed; default: the newest."
+        ),
+    ] = None,
     following: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
     ] = False,
@@ -220,10 +226,19 @@ def logs(
         bool, typer.Option("--json", help="One JSON object a line: role, rank, line.")
     ] = False,
 ) -> None:
-    """Print the log lines of a job's processes."""
+    """Print the log lines of a job's processes. Of one that failed and whose container is gone,
+    the last 50 that it wrote.
+    """
+    if following and generation is not None:
+        raise errors.InvalidInput(
+            "--generation: only the newest generation goes on; leave out --follow"
+        )
     with connect() as client:
-        chunks = (follow.follow if following else follow.read)(
-            client, job, None if role is None else str(role), rank, tail
+        named = None if role is None else str(role)
+        chunks = (
+            follow.follow(client, job, named, rank, tail)
+            if following
+            else follow.read(client, job, named, rank, tail, generation)
         )
         for chunk in chunks:
             sys.stdout.write(chunk.as_json() if as_json else chunk.as_text(named=not following))

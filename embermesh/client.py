@@ -211,9 +211,21 @@ class Client:
         params = {} if after is None else {"after": after}
         return self.view(EventList, "GET", _path(job, "/events"), params=params).events
 
-    def logs(self, job: str, *, role: str = "trainer", rank: int = 0, tail: int = 200) -> str:
-        """The last `tail` log lines of one process of the job's newest generation."""
+    def logs(
+        self,
+        job: str,
+        *,
+        role: str = "trainer",
+        rank: int = 0,
+        tail: int = 200,
+        generation: int | None = None,
+    ) -> str:
+        """The last `tail` log lines of one process, of the job's newest generation unless another
+        is named. Raises NotFound when there are none.
+        """
         params: dict[str, str | int] = {"role": role, "rank": rank, "tail": tail}
+        if generation is not None:
+            params["generation"] = generation
         return self.request("GET", _path(job, "/logs"), params=params).text
 
     def ready(self) -> bool:

@@ -39,9 +39,15 @@ class Chunk:
 
 
 def read(
-    client: Client, job: str, role: str | None, rank: int | None, tail: int
+    client: Client,
+    job: str,
+    role: str | None,
+    rank: int | None,
+    tail: int,
+    generation: int | None = None,
 ) -> Iterator[Chunk]:
-    """The last `tail` lines of every chosen process.
+    """The last `tail` lines of every chosen process, of the newest generation unless another is
+    named.
 
     Raises NotFound when none of them has a log.
     """
@@ -49,11 +55,14 @@ def read(
     found = False
     for process in processes(view, role, rank):
         with suppress(NotFound):  # it has not been started yet
-            text = client.logs(job, role=process[0], rank=process[1], tail=tail)
+            text = client.logs(
+                job, role=process[0], rank=process[1], tail=tail, generation=generation
+            )
             found = True
             yield Chunk(*process, text)
     if not found:
-        raise NotFound(f"job {job} ({view.state}) has no log of {role or 'any process'}")
+        when = "" if generation is None else f", generation {generation}"
+        raise NotFound(f"job {job} ({view.state}) has no log of {role or 'any process'}{when}")
 
 
 def follow(

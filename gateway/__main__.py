@@ -26,6 +26,7 @@ from gateway.compile import Surroundings
 from gateway.config import GatewayConfig
 from gateway.deps import Gateway
 from gateway.door import Door
+from gateway.last_logs import KeptLogs
 from gateway.loop import Reconciler, Tools
 from gateway.metrics import GatewayMetrics
 from gateway.oidc import Keys, OidcVerifier
@@ -53,7 +54,10 @@ def serve(stop: threading.Event) -> None:
     access = config.load(AccessConfig)
     access.check_host(settings.host)
     otlp = config.load(TracingConfig)
-    gateway, reconciler = assemble(settings, registry, access, tls.load(), otlp)
+    certificates = tls.load()
+    if certificates is not None:
+        certificates.expose(registry)
+    gateway, reconciler = assemble(settings, registry, access, certificates, otlp)
     _say_who_may_come(access)
     with _listen(settings.host, settings.port) as listener:
         server = uvicorn.Server(
@@ -104,13 +108,12 @@ def assemble(
     checkpoints = CheckpointClient(
         settings.checkpoint_address, settings.checkpoint_seconds, tls=certificates, traces=traces
     )
-    metrics = GatewayMetrics(metrics_registry)
     tools = Tools(
         store=store,
         registry=registry,
         target=target,
         checkpoints=checkpoints,
-        metrics=metrics,
+        metrics=GatewayMetrics(metrics_registry),
         around=Surroundings(
             settings.redis_url,
             settings.member_host,
@@ -119,6 +122,7 @@ def assemble(
             otlp,
         ),
         limits=_limits(settings),
+        kept=KeptLogs(client),
         traces=traces,
     )
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -132,7 +136,7 @@ def assemble(
         target=target,
         checkpoints=checkpoints,
         storage=Storage(),
-        metrics=metrics,
+        metrics=tools.metrics,
         access=access,
         tenancy=tenancy,
         door=Door(access, tenancy, _verifier(access), time.time),
@@ -140,6 +144,7 @@ def assemble(
         audit=Audit(access.audit_file),
         wake=reconciler.wake,
         clock=time.time,
+        kept=tools.kept,
         traces=traces,
     )
     return gateway, reconciler

@@ -1,11 +1,14 @@
 """What the reconciler may want done, as values; `gateway.loop` carries them out.
 
-All are idempotent. `kind` labels the metric that counts them.
+All are idempotent, for all but KeepLogs are derived again until their effect is seen. `kind` labels
+the metric that counts them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+
+from services.kit.discovery import Role
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,16 @@ class TakeCheckpoint:
 
 
 @dataclasses.dataclass(frozen=True)
+class KeepLogs:
+    """Keeps the last lines of processes that are about to be removed. Not derived again: what a
+    gateway that dies right now doesn't keep is gone with its process.
+    """
+
+    kind = "keep_logs"
+    places: tuple[tuple[Role, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Emit:
     """Adds an event to the job's history."""
 
@@ -54,4 +67,4 @@ class Emit:
     message: str
 
 
-Action = PublishRun | RetireRun | Start | Stop | TakeCheckpoint | Emit
+Action = PublishRun | RetireRun | Start | Stop | TakeCheckpoint | KeepLogs | Emit

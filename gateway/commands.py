@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gateway.record import JobRecord
@@ -22,7 +23,13 @@ Change = Callable[[JobRecord], JobRecord]
 _COMMANDS_KEPT = 16  # keyed commands that a job remembers
 _ACTIVE = (JobState.STARTING, JobState.RUNNING, JobState.PAUSING)
 # No other counts are asked for.
-UNSCALED: dict[str, Any] = {"scale_to": None, "scale_sparse_to": None, "scale_dense_to": None}
+UNSCALED: dict[str, Any] = {
+    "scale_to": None,
+    "scale_sparse_to": None,
+    "scale_dense_to": None,
+    "scale_request": "",
+    "scale_trace": {},
+}
 
 
 def cancel(record: JobRecord, now: float) -> JobRecord:
@@ -130,10 +137,13 @@ def scale(
     *,
     sparse_ps: int | None = None,
     dense_ps: int | None = None,
+    request: str = "",
+    trace: Mapping[str, str] = MappingProxyType({}),
 ) -> JobRecord:
     """Asks for other numbers of processes: checkpoint, then the next generation from it. None
     leaves a number as it is, or as it was asked for before; the present number takes that back. A
-    paused job resumes with them.
+    paused job resumes with them. What is done for it belongs to that `request` (its id) and `trace`
+    (tracing.HEADERS).
 
     Raises InvalidInput for a number of sparse-PS where trainers have the shards.
     """
@@ -162,7 +172,9 @@ def scale(
     )
     if changed == record:
         return record
-    return dataclasses.replace(changed, scale_at=now, updated=now)
+    return dataclasses.replace(
+        changed, scale_at=now, scale_request=request, scale_trace=dict(trace), updated=now
+    )
 
 
 def with_asked(record: JobRecord) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gateway.audit import Audit
 from gateway.checkpoints import CheckpointClient
 from gateway.door import Door
 from gateway.identity import Identity
+from gateway.last_logs import KeptLogs
 from gateway.metrics import GatewayMetrics
 from gateway.rate import RateLimiter
 from gateway.record import JobRecord
@@ -48,6 +49,7 @@ class Gateway:
     audit: Audit
     wake: Callable[[], None]  # tells the reconciler that something was asked
     clock: Callable[[], float]
+    kept: KeptLogs
     traces: Tracing = tracing.OFF
     closing: threading.Event = dataclasses.field(default_factory=threading.Event)
 

@@ -25,6 +25,7 @@ class Failure:
     text: str
     permanent: bool = False
     trainer: int | None = None  # its rank, if it is a trainer's alone
+    place: tuple[Role, int] | None = None  # whose it is, if it is one process's
 
 
 def failures_of(
@@ -39,7 +40,7 @@ def failures_of(
 
     def blame(role: Role, rank: int, text: str, permanent: bool) -> None:
         trainer = rank if role == Role.TRAINER else None
-        failure = Failure(f"{role} {rank}: {text}", permanent, trainer)
+        failure = Failure(f"{role} {rank}: {text}", permanent, trainer, (role, rank))
         found.append((not permanent, _BLAME[role], rank, failure))
 
     for member in members:

@@ -20,12 +20,13 @@ from gateway import compile as compiling
 from gateway.actions import Action
 from gateway.autoscaler import Autoscaler
 from gateway.checkpoints import CheckpointClient
+from gateway.last_logs import KeptLogs
 from gateway.metrics import GatewayMetrics
 from gateway.reconciler import Limits, Seen
 from gateway.record import JobRecord
 from gateway.store import JobStore, Lease
-from gateway.targets import Keeper, Target
-from services.kit import tracing
+from gateway.targets import Keeper, Observe, Surveyor, Target
+from services.kit import tracing, trail
 from services.kit.discovery import Member, Registry, Role, Run, incarnation_of
 from services.kit.errors import Conflict, EmbermeshError, NoRoom, NotFound, Unavailable
 from services.kit.telemetry import timed
@@ -91,6 +92,7 @@ class Tools:
     metrics: GatewayMetrics
     around: compiling.Surroundings
     limits: Limits
+    kept: KeptLogs
     clock: Callable[[], float] = time.time
     traces: Tracing = tracing.OFF
 
@@ -105,6 +107,7 @@ class Reconciler:
         self._waits: dict[str, str] = {}  # job -> what there is no room for
         self._watch = LeaseWatch()
         self._autoscaler = Autoscaler(tools.metrics.autoscale)
+        self._observe: Observe = tools.target.observe  # of this round, if it is a Surveyor
         self._trouble: dict[str, str] = {}  # job -> why its last look failed
         self._swept: tuple[set[str], float] = (set(), 0.0)  # jobs kept, and when to sweep again
         self._wake, self._stop = threading.Event(), threading.Event()
@@ -149,6 +152,8 @@ class Reconciler:
             self._watch.keep_only(jobs)
             self._autoscaler.keep_only(jobs)
             self._trouble = {job: text for job, text in self._trouble.items() if job in jobs}
+            target = self._tools.target
+            self._observe = target.survey() if isinstance(target, Surveyor) else target.observe
             changes = [self._attend(record) for record in records]
             self._sweep(jobs)
         return any(changes)
@@ -233,7 +238,10 @@ class Reconciler:
             "embermesh.state": str(step.record.state),
             "embermesh.actions": [action.kind for action in taken],
         }
-        with tools.traces.span("reconcile", about, since=began):
+        # A user's :scale and what is done for it are one.
+        request, trace = (record.scale_request, record.scale_trace) if record.scaling else ("", {})
+        working = tools.traces.span("reconcile", about, since=began, carried=trace or None)
+        with trail.following(request_id=request), working:
             self._carry_out(record, seen, step.record, taken, lease)
         return changed
 
@@ -262,7 +270,7 @@ class Reconciler:
     def _see(self, record: JobRecord) -> Seen:
         tools, job, generation = self._tools, record.id, record.generation
         # Processes first: one that ended left its last word in its lease before.
-        processes = tools.target.observe(job, generation) if generation else []
+        processes = self._observe(job, generation) if generation else []
         members = tools.registry.members(job, generation) if generation else []
         now = time.monotonic()
         silent = self._watch.update(job, generation, members, now, record.incarnations)
@@ -298,6 +306,8 @@ class Reconciler:
                 tools.target.start(compiling.processes(run, spec, tools.around), lease.token)
             case actions.Stop(kill):
                 tools.target.stop(record.id, record.generation, kill=kill, fence=lease.token)
+            case actions.KeepLogs(places):
+                tools.kept.keep(tools.target, record.id, record.generation, places)
             case actions.TakeCheckpoint(purpose):
                 tools.checkpoints.begin(record.id, record.generation, purpose)
 

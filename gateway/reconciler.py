@@ -14,12 +14,21 @@ processes are stopped before anything else happens.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway import compile as compiling
 from gateway import replacement
-from gateway.actions import Action, Emit, PublishRun, RetireRun, Start, Stop, TakeCheckpoint
+from gateway.actions import (
+    Action,
+    Emit,
+    KeepLogs,
+    PublishRun,
+    RetireRun,
+    Start,
+    Stop,
+    TakeCheckpoint,
+)
 from gateway.checkpoints import Call
 from gateway.commands import UNSCALED, paused, with_asked
 from gateway.failures import Failure, failures_of
@@ -32,6 +41,7 @@ from services.api.views import CheckpointView, JobState
 from services.kit.discovery import Checkpoint, Member, Phase, Role, Run, incarnation_of
 
 FINAL, SCALE, PAUSE = "final", "scale", "pause"
+_LOGS_KEPT = 4  # of processes that fail at once: more would hold up the other jobs
 _RETRY_SECONDS = 2.0  # between two tries of a checkpoint
 _FIRST_BACKOFF, _MAX_BACKOFF = 0.5, 30.0  # seconds before a restart; doubles with each
 
@@ -86,12 +96,20 @@ def step(record: JobRecord, seen: Seen, now: float, limits: Limits) -> Step:
         failures += replacement.late(record, seen.members, seen.silent, now, limits.start)
         if failures and replacement.possible(record, failures, spec):
             replaced = replacement.replace(record, failures, seen.members, now)
-            return Step(replaced, (Emit("replacing", replacement.told(replaced, failures, spec)),))
+            told = Emit("replacing", replacement.told(replaced, failures, spec))
+            return _keeping_logs(Step(replaced, (told,)), failures)
     if failures:
-        return _failed(record, seen, now, failures[0], spec)
+        return _keeping_logs(_failed(record, seen, now, failures[0], spec), failures)
     if record.state == JobState.STARTING:
         return _waiting(_starting(record, seen, now, limits, spec), seen, now, limits)
     return _waiting(_running(record, seen, now, limits, spec), seen, now, limits)
+
+
+def _keeping_logs(step: Step, failures: Sequence[Failure]) -> Step:
+    """`step`, and the last lines of those to blame are kept before they are removed."""
+    places = tuple(dict.fromkeys(f.place for f in failures if f.place is not None))[:_LOGS_KEPT]
+    kept = (KeepLogs(places),) if places else ()
+    return dataclasses.replace(step, actions=(*step.actions, *kept))
 
 
 def _waiting(step: Step, seen: Seen, now: float, limits: Limits) -> Step:
@@ -164,7 +182,8 @@ def _starting(record: JobRecord, seen: Seen, now: float, limits: Limits, spec: J
         waits = [f"{p.role} {p.rank} waits: {p.waits_for}" for p in seen.processes if p.waits_for]
         cause = f": {seen.trouble or waits[0]}" if seen.trouble or waits else ""
         text = f"not ready within {limits.start:.0f} s: {names}{cause}"
-        return _failed(record, seen, now, Failure(text), spec)
+        late = [Failure(text, place=place) for place in waiting]
+        return _keeping_logs(_failed(record, seen, now, late[0], spec), late)
     started = {(p.role, p.rank) for p in seen.processes}
     actions: list[Action] = [*_published(record, seen)]
     if not started.issuperset(compiling.expected(spec)):

@@ -48,6 +48,10 @@ class JobRecord:
     scale_sparse_to: int | None = None  # sparse-PS asked for, likewise
     scale_dense_to: int | None = None  # dense-PS asked for, likewise
     scale_at: float = 0.0  # when that was asked
+    scale_request: str = ""  # id of the REST request that asked it; empty: the autoscaler did
+    scale_trace: dict[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # tracing.HEADERS of that request
     progress: Progress = dataclasses.field(
         default_factory=Progress
     )  # as the last generation left it

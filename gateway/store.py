@@ -10,6 +10,7 @@ Keys, all under `embermesh:gateway:`:
   admissions:{tenant}  counter of the tenant's admitted changes, see `Admit`
   states               hash state -> number of jobs
   idempotency:{tenant}:{key}  JSON {job, digest} of a submission, for a day
+  logs:{job}           see gateway.last_logs
   leader               `token:owner` of the gateway that acts, expires unless renewed
   fence                counter the tokens are drawn from
 

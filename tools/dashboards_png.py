@@ -23,12 +23,14 @@ from matplotlib.figure import Figure
 from embermesh.client import Client
 from embermesh.cluster import LocalCluster
 from embermesh.processes import free_port
+from tests.fixtures.kubernetes_gateway import kubernetes_gateway
 from tests.fixtures.prometheus_server import Prometheus, configuration, prometheus
 from tools.dashboards import ALL
 from tools.grafana import Dashboard, Panel
 
 WATCHED_SECONDS = 90.0
 STEP_SECONDS = 1.0
+_DAY = 86_400.0  # seconds
 _START_SECONDS = 120.0
 Line = tuple[str, list[tuple[float, float]]]  # name, (seconds since the start, value)
 _JOBS: dict[str, dict[str, Any]] = {
@@ -66,10 +68,12 @@ def _watch(program: str, scratch: Path, folder: Path, seconds: float) -> list[st
     cluster = LocalCluster(scratch / "cluster")
     try:
         state = cluster.up(port=free_port())
-        config = configuration(
-            f"127.0.0.1:{state.port}", f"127.0.0.1:{state.checkpoint_metrics_port}"
-        )
-        with prometheus(program, scratch / "prometheus", config) as server:
+        ours = f"127.0.0.1:{state.port}", f"127.0.0.1:{state.checkpoint_metrics_port}"
+        database = state.redis_url.removesuffix("/0") + "/1"
+        with (
+            kubernetes_gateway(scratch / "kubernetes", database) as second,
+            prometheus(program, scratch / "prometheus", configuration(*ours, second)) as server,
+        ):
             start = time.time()
             with Client(state.url) as client:
                 for name, sections in _JOBS.items():
@@ -164,6 +168,8 @@ def _draw_lines(panel: Panel, lines: list[Line], axis: Any) -> None:
     axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: with_unit(value, panel)))
     if panel.top is not None:
         axis.set_ylim(0, panel.top)
+    elif not any(value for _, points in lines for _, value in points):
+        axis.set_ylim(0, 1)  # nothing but zeros is no reason for values below
     axis.grid(alpha=0.3)
     axis.tick_params(labelsize=8)
     if lines:
@@ -177,6 +183,8 @@ def with_unit(value: float, panel: Panel) -> str:
         return f"{value:.{digits}%}"
     if panel.unit == "s" and abs(value) < 1:
         return f"{value * 1e3:.3g} ms"
+    if panel.unit == "s" and abs(value) >= _DAY:
+        return f"{value / _DAY:.3g} d"
     if panel.unit == "none":
         return f"{value:.{digits}f}"
     base, names = (

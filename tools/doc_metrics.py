@@ -16,6 +16,7 @@ KINDS = ("Counter", "Gauge", "Histogram", "Summary", "Info")
 # Why each label has few values. A label that is not here is an error: a metric must not grow a
 # series for each key, user, step or address.
 LABELS = {
+    "certificate": "own, ca",
     "code": "status codes of gRPC",
     "direction": "up and down of a scaling, in and out of a message",
     "effect": "ways in which rounding can change a value",
@@ -33,7 +34,7 @@ LABELS = {
     "route": "templates of the API's routes, or none",
     "service": "our gRPC services",
     "state": "states of a job",
-    "status": "status codes of HTTP that the API answers with",
+    "status": "status codes of HTTP that an API answers with, or none",
     "table": "tables of the job's spec",
     "verb": "verbs of our gRPC services",
 }

@@ -32,7 +32,7 @@ ROWS, PARTITIONS, IDS = 300_000, 6, 500
 TOPIC = "clicks"
 # Seconds, for a machine that has other things to do.
 STARTS, RECOVERS, FINISHES = 240.0, 240.0, 600.0
-PORTS = ("GATEWAY_PORT", "KAFKA_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT")
+PORTS = ("GATEWAY_PORT", "KAFKA_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "GRAFANA_PORT")
 JOB: dict[str, Any] = {
     "name": "compose",
     "model": {"name": "deepfm", "hidden": [32, 16]},
@@ -239,6 +239,22 @@ def prometheus_knows(stack: Stack, job: str) -> dict[str, float]:
     }
 
 
+def alerts_have_a_way(stack: Stack) -> str:
+    """Prometheus holds the Alertmanager for active, and that has read the configuration; where
+    alerts go.
+    """
+
+    def active() -> list[str]:
+        answer = httpx.get(f"{stack.url('PROMETHEUS_PORT')}/api/v1/alertmanagers", timeout=10)
+        return [found["url"] for found in answer.json()["data"]["activeAlertmanagers"]]
+
+    (url,) = until(active, seconds=60, what="an Alertmanager that Prometheus holds for active")
+    status = httpx.get(f"{stack.url('ALERTMANAGER_PORT')}/api/v2/status", timeout=10).json()
+    if "receiver: nobody" not in status["config"]["original"]:
+        raise StageFailed("the Alertmanager runs with another configuration than ours")
+    return url
+
+
 def finishes(client: Client, job: str) -> dict[str, Any]:
     """The job's end."""
     view = client.wait(job, FINISHES)
@@ -286,6 +302,7 @@ def body(report: Report, stack: Stack) -> None:
             )
         with report.stage("metrics"):
             report.facts["prometheus"] = prometheus_knows(stack, job)
+            report.facts["alerts_go_to"] = alerts_have_a_way(stack)
         with report.stage("kill a trainer"):
             kills_a_trainer(stack, client, job)
         with report.stage("kill a sparse-PS"):

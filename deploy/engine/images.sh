@@ -38,6 +38,7 @@ all_images() {
   image "$(image_of redis)" build_redis
   image "$(image_of apache/kafka)" build_kafka
   image "$(image_of prom/prometheus)" build_prometheus
+  image "$(image_of prom/alertmanager)" build_alertmanager
   image "$(image_of grafana/grafana)" build_nothing
 }
 
@@ -86,6 +87,7 @@ from_packages() {
 
 build_redis() { from_packages "$1" redis; }
 build_prometheus() { from_packages "$1" prometheus; }
+build_alertmanager() { from_packages "$1" alertmanager; }
 
 build_kafka() {
   [ -e "$ROOT/.cache/kafka/lib/.complete" ] || "$ROOT/tools/setup.sh" kafka >&2

@@ -38,6 +38,7 @@ Send = Callable[[str, str, dict[str, str], Object | None, str, float], bytes]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between tries
 _LEAST_SECONDS = 0.05  # for a try
+_LOG_SECONDS = 4.0  # for a pod's log
 _JSON, _MERGE = "application/json", "application/merge-patch+json"
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _REFUSALS: dict[int, type[EmbermeshError]] = {
@@ -142,12 +143,12 @@ class Api:
 
     def log(self, pod: str, container: str, tail: int, *, previous: bool) -> str:
         """The last `tail` lines of a container, of its `previous` run if asked. Raises NotFound
-        when there is no such pod, InvalidInput when the container has not begun.
+        when there is no such pod, InvalidInput when the container has not begun. It is the node
+        that answers, which may be what is broken: so it gets a shorter time than other calls.
         """
         query = {"container": container, "tailLines": str(tail), "previous": str(previous).lower()}
-        return self._send_until("GET", f"{self._path(PODS, pod)}/log", query).decode(
-            errors="replace"
-        )
+        path, seconds = f"{self._path(PODS, pod)}/log", min(self._seconds, _LOG_SECONDS)
+        return self._send_until("GET", path, query, seconds=seconds).decode(errors="replace")
 
     def _path(self, kind: Kind, name: str = "") -> str:
         path = f"{kind.prefix}/namespaces/{quote(self._namespace)}/{kind.plural}"
@@ -171,8 +172,10 @@ class Api:
         query: dict[str, str],
         body: Object | None = None,
         content: str = _JSON,
+        seconds: float | None = None,
     ) -> bytes:
-        end, pause = self._clock() + self._seconds, _FIRST_PAUSE
+        seconds = self._seconds if seconds is None else seconds
+        end, pause = self._clock() + seconds, _FIRST_PAUSE
         while True:
             left = max(_LEAST_SECONDS, end - self._clock())
             try:
@@ -186,9 +189,7 @@ class Api:
                 trouble, wanted = f"{type(error).__name__}: {error}", 0.0
             pause = max(wanted, pause)
             if self._clock() + pause >= end:
-                raise Unavailable(
-                    f"Kubernetes: {method} {path}: {trouble} (within {self._seconds:g} s)"
-                )
+                raise Unavailable(f"Kubernetes: {method} {path}: {trouble} (within {seconds:g} s)")
             self._pause(pause * random.uniform(0.5, 1.0) if not wanted else pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Annotated
 
@@ -18,8 +19,9 @@ from gateway.store import Admit
 from services.api import spec as jobspec
 from services.api.access import Quota, TenantName
 from services.api.views import EventList, EventView, JobList, JobSize, JobView, ScaleRequest
+from services.kit import trail
 from services.kit.discovery import Role
-from services.kit.errors import InvalidInput
+from services.kit.errors import InvalidInput, NotFound
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -146,7 +148,13 @@ def scale(
     """
     change = conditions.on(
         lambda r: commands.scale(
-            r, body.trainers, gateway.clock(), sparse_ps=body.sparse_ps, dense_ps=body.dense_ps
+            r,
+            body.trainers,
+            gateway.clock(),
+            sparse_ps=body.sparse_ps,
+            dense_ps=body.dense_ps,
+            request=trail.present().request_id,
+            trace=gateway.traces.carried(),
         ),
         f"scale {body.model_dump_json()}",
     )
@@ -179,10 +187,17 @@ def logs(
     tail: Annotated[int, Query(ge=1, le=10_000)] = 200,
     generation: Annotated[int | None, Query(ge=1)] = None,
 ) -> str:
-    """The last `tail` lines of a process; of the newest generation unless another is named."""
+    """The last `tail` lines of a process; of the newest generation unless another is named. Of one
+    that failed and is gone, those that were kept: at most 50.
+    """
     record = gateway.job(who, job)
     wanted = record.generation if generation is None else generation
-    return gateway.target.logs(job, wanted, role, rank, tail)
+    try:
+        return gateway.target.logs(job, wanted, role, rank, tail)
+    except NotFound:
+        with contextlib.suppress(NotFound):  # the target's own words tell more
+            return gateway.kept.find(job, wanted, role, rank, tail)
+        raise
 
 
 def own(who: Identity, change: commands.Change) -> commands.Change:

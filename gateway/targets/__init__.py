@@ -11,7 +11,7 @@ that a gateway that lost the lead can't act any more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import prometheus_client
@@ -72,6 +72,20 @@ class Target(Protocol):
 
     def logs(self, job: str, generation: int, role: Role, rank: int, tail: int) -> str:
         """The last `tail` lines the process wrote. Raises NotFound."""
+
+
+Observe = Callable[[str, int], list[Process]]
+"""(job, generation) -> as Target.observe."""
+
+
+@runtime_checkable
+class Surveyor(Protocol):
+    """A target that can look at all jobs at the price of one."""
+
+    def survey(self) -> Observe:
+        """An `observe` for one round over the jobs, each asked once: what it answers is of the
+        moment of the first question. A look that fails fails for every job.
+        """
 
 
 @runtime_checkable

@@ -11,7 +11,8 @@ middle of an action can at most hand over a grant that the ledger holds already 
 has read, or make an object of a generation that is over, which nobody grants anything and the next
 sweep removes.
 
-Its log is gone with a pod: collect logs with what the cluster has for that.
+Its log is gone with a pod. Of those that failed the gateway keeps the last lines
+(`gateway.last_logs`); collect whole logs with what the cluster has for that.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from gateway.kubernetes.config import KubernetesConfig
 from gateway.kubernetes.ledger import Ledger
 from gateway.kubernetes.metrics import ApiMetrics
 from gateway.kubernetes.pods import Pod
-from gateway.targets import Process, ProcessSpec
+from gateway.targets import Observe, Process, ProcessSpec
 from services.kit import config
 from services.kit.discovery import Role
-from services.kit.errors import Conflict, InvalidInput, NotFound, Unavailable
+from services.kit.errors import Conflict, EmbermeshError, InvalidInput, NotFound, Unavailable
 
 _CLAIM_TRIES = 5  # each one lost to another gateway's write
 # In the order of their making; the StatefulSet last, for it needs the others.
@@ -51,8 +52,8 @@ _KINDS = {"ConfigMap": CONFIG_MAPS, "Service": SERVICES, "StatefulSet": STATEFUL
 
 
 class KubernetesTarget:
-    """See Target, Keeper and Measured. Keeps nothing, so threads may share it. `stop_seconds`: from
-    SIGTERM to SIGKILL.
+    """See Target, Surveyor, Keeper and Measured. Keeps nothing, so threads may share it.
+    `stop_seconds`: from SIGTERM to SIGKILL.
     """
 
     def __init__(self, api: Api, settings: KubernetesConfig, stop_seconds: float) -> None:
@@ -70,6 +71,10 @@ class KubernetesTarget:
             ledger = Ledger(job)
         # Pods second: one that is newer than the ledger that was read just waits.
         return pods.observe(ledger, generation, self._pods(job, generation))
+
+    def survey(self) -> Observe:
+        """See Surveyor: two requests, however many jobs there are."""
+        return _Survey(self._api, self._settings.instance).observe
 
     def start(self, processes: Sequence[ProcessSpec], fence: int) -> None:
         """See Target. Pods come some time after their StatefulSet, so it has to be repeated until
@@ -106,9 +111,11 @@ class KubernetesTarget:
                     self._api.delete(PODS, pod.name, pod.uid, grace=0 if kill else None)
 
     def logs(self, job: str, generation: int, role: Role, rank: int, tail: int) -> str:
-        """See Target; of a pod that is gone there is none."""
+        """See Target; of a pod that is gone there is none, and the one that came back in its
+        place has nothing to say.
+        """
         for pod in self._pods(job, generation):
-            if pod.place == (role, rank):
+            if pod.place == (role, rank) and pod.granted is not None:
                 try:
                     return self._api.log(pod.name, names.CONTAINER, tail, previous=pod.again)
                 except InvalidInput as error:
@@ -117,9 +124,8 @@ class KubernetesTarget:
 
     def collect(self, active: Collection[str], fence: int) -> None:
         """See Keeper. Who deletes a ledger deletes all that is the job's."""
-        labels = names.selector(names.of_instance(self._settings.instance))
         generations = {}
-        for document in self._api.list(CONFIG_MAPS, f"{labels},{names.JOB},!{names.GENERATION}"):
+        for document in self._api.list(CONFIG_MAPS, _every_ledger(self._settings.instance)):
             ledger = ledgers.parse(document)
             if ledger.fence > fence:
                 raise _superseded(ledger, fence)
@@ -221,10 +227,55 @@ class KubernetesTarget:
             self._api.delete(kind, document["metadata"]["name"], document["metadata"]["uid"])
 
 
+class _Survey:
+    """All jobs' ledgers and pods as of one moment; see KubernetesTarget.survey. Not thread-safe."""
+
+    def __init__(self, api: Api, instance: str) -> None:
+        self._api, self._instance = api, instance
+        self._failure: EmbermeshError | None = None
+        self._seen: tuple[dict[str, Object], dict[str, list[Object]]] | None = None
+
+    def observe(self, job: str, generation: int) -> list[Process]:
+        """See Target."""
+        known, there = self._all()
+        # Parsed here, so that what somebody did to one job's objects is that job's trouble alone.
+        ledger = ledgers.parse(known[job]) if job in known else Ledger(job)
+        return pods.observe(ledger, generation, [pods.parse(d) for d in there.get(job, ())])
+
+    def _all(self) -> tuple[dict[str, Object], dict[str, list[Object]]]:
+        if self._failure is not None:  # asking again for every job would take as long for each
+            raise self._failure
+        if self._seen is None:
+            try:
+                self._seen = self._look()
+            except EmbermeshError as error:
+                self._failure = error
+                raise
+        return self._seen
+
+    def _look(self) -> tuple[dict[str, Object], dict[str, list[Object]]]:
+        ledgers_of = {
+            document["metadata"]["labels"][names.JOB]: document
+            for document in self._api.list(CONFIG_MAPS, _every_ledger(self._instance))
+        }
+        # Pods second: one that is newer than the ledger that was read just waits.
+        pods_of: dict[str, list[Object]] = {}
+        labels = names.selector(names.of_instance(self._instance))
+        for document in self._api.list(PODS, f"{labels},{names.JOB}"):
+            pods_of.setdefault(document["metadata"]["labels"][names.JOB], []).append(document)
+        return ledgers_of, pods_of
+
+
 def create(settings: GatewayConfig) -> KubernetesTarget:
     """The target as the gateway's settings and `EMBERMESH_KUBERNETES_*` describe it."""
     own = config.load(KubernetesConfig)
     return KubernetesTarget(connect(own), own, settings.stop_seconds)
+
+
+def _every_ledger(instance: str) -> str:
+    """Selects the ledgers of all jobs; other objects of jobs belong to a generation."""
+    labels = names.selector(names.of_instance(instance))
+    return f"{labels},{names.JOB},!{names.GENERATION}"
 
 
 def _outdated() -> contextlib.suppress:

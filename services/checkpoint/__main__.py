@@ -34,6 +34,8 @@ def serve(stop: threading.Event) -> None:
     usage.expose(metrics_registry)
     metrics = CheckpointMetrics(metrics_registry)
     certificates = tls.load()
+    if certificates is not None:
+        certificates.expose(metrics_registry)
     traces = tracing.start(config.load(TracingConfig), "checkpoint", metrics_registry)
     coordinator = Coordinator(
         registry, Storage(), metrics, settings, stop, certificates, traces=traces

@@ -59,6 +59,8 @@ class MemberProcess:
         self.otlp = otlp or TracingConfig()
         self.traces = tracing.start(self.otlp, str(role), self.metrics, _place(settings))
         usage.expose(self.metrics)
+        if tls is not None:
+            tls.expose(self.metrics)
         self._usage = usage.UsageMeter()
         self._lock = threading.Lock()
         self._member = Member(

@@ -101,6 +101,12 @@ class OtlpTracing:
         self._propagator.inject(headers, context=trace.set_span_in_context(span))
         return _Calling(span, tuple(headers.items()))
 
+    def carried(self) -> dict[str, str]:
+        """See Tracing."""
+        headers: dict[str, str] = {}
+        self._propagator.inject(headers)  # nothing where there is no span
+        return headers
+
     def close(self) -> None:
         """See Tracing."""
         # The SDK waits for a receiver that is away as long as one try may take, and longer.

@@ -6,7 +6,8 @@ is. Peers are found by address, so a certificate carries one DNS name that is th
 
 Files are read again when they change: a server uses the new pair from the next handshake on, a
 channel from its next call on, and calls under way end on the old one. A pair that doesn't fit
-together, as in the middle of a rotation, is left alone until it does.
+together, as in the middle of a rotation, is left alone until it does. Whoever looks at the files
+is also who warns that those in use are about to end.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc
+import prometheus_client
 
-from services.kit import config
+from services.kit import config, expiry
 from services.kit.errors import InvalidInput
 
 log = logging.getLogger(__name__)
@@ -52,22 +54,29 @@ class _Pem:
     ca: bytes
     cert: bytes
     key: bytes
+    ends: expiry.Ends
 
 
 class Tls:
     """What a server or a channel needs. Raises InvalidInput when a file can't be read or holds no
-    PEM, or key and certificate don't fit. Thread-safe.
+    PEM, or key and certificate don't fit. `clock` gives Unix seconds. Thread-safe.
     """
 
-    def __init__(self, settings: TlsConfig) -> None:
+    def __init__(self, settings: TlsConfig, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
+        self._countdown = expiry.Countdown(clock, {"own": settings.cert, "ca": settings.ca})
         self._paths = tuple(Path(p) for p in (settings.ca, settings.cert, settings.key))
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards what is below, and _countdown
         try:
             self._signature, self._pem = self._read()
         except (OSError, ssl.SSLError, InvalidInput) as error:
             files = ", ".join(str(path) for path in self._paths)
             raise InvalidInput(f"certificates {files}: {error}") from error
+        self._countdown.look(self._pem.ends)
+
+    def expose(self, registry: prometheus_client.CollectorRegistry) -> None:
+        """Declares when the certificates in use end."""
+        expiry.expose(registry, lambda: self.current().ends)
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Of a server that takes calls of peers only."""
@@ -102,6 +111,7 @@ class Tls:
                     self._signature, self._pem = self._read()
             except (OSError, ssl.SSLError, InvalidInput) as error:
                 log.warning("certificates not read again yet: %s", error)
+            self._countdown.look(self._pem.ends)
             return self._pem
 
     def connect(self, pem: _Pem, address: str, options: Sequence[tuple[str, Any]]) -> grpc.Channel:
@@ -120,10 +130,11 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)
         context.load_verify_locations(ca)
-        pem = _Pem(*(path.read_bytes() for path in self._paths))
+        roots, own, secret = (path.read_bytes() for path in self._paths)
         if self._look() != before:
             raise InvalidInput("they change right now")
-        return before, pem
+        ends = expiry.Ends(own=expiry.first_end(own), ca=expiry.first_end(roots))
+        return before, _Pem(roots, own, secret, ends)
 
 
 def load(env: Mapping[str, str] | None = None) -> Tls | None:

@@ -92,6 +92,11 @@ class Tracing(Protocol):
     def outgoing(self, service: str, verb: str) -> OutgoingCall:
         """A call that begins now; it is a span where the caller's work is one."""
 
+    def carried(self) -> dict[str, str]:
+        """The HEADERS by which later work, maybe elsewhere, belongs to the present span; empty
+        without one.
+        """
+
     def close(self) -> None:
         """Sends what is left, for a few seconds at most."""
 
@@ -140,6 +145,10 @@ class Untraced:
     def outgoing(self, service: str, verb: str) -> OutgoingCall:  # noqa: ARG002
         """See Tracing."""
         return self._CALL
+
+    def carried(self) -> dict[str, str]:
+        """See Tracing."""
+        return {}
 
     def close(self) -> None:
         """See Tracing."""

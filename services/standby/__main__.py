@@ -71,11 +71,14 @@ def serve(stop: threading.Event, launcher: type[Launcher] = Launcher) -> None:
     name = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
     metrics_registry = prometheus_client.CollectorRegistry()
     usage.expose(metrics_registry)
+    certificates = tls.load()
+    if certificates is not None:
+        certificates.expose(metrics_registry)
     agent = StandbyAgent(
         Agent(name, roles, advertised(settings.host)),
         Board(client),
         Registry(client),
-        launcher(settings, tls.load()),
+        launcher(settings, certificates),
         StandbyMetrics(metrics_registry),
         time.monotonic,
     )

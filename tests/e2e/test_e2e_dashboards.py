@@ -16,6 +16,7 @@ import yaml
 from embermesh.client import Client
 from embermesh.cluster import LocalCluster
 from tests.e2e.waiting import until
+from tests.fixtures.kubernetes_gateway import kubernetes_gateway
 from tests.fixtures.prometheus_server import DEPLOY, Prometheus, configuration
 from tools.dashboards import ALL
 
@@ -33,6 +34,12 @@ RULES: list[dict[str, Any]] = [
 ]
 RECORDS = [rule["record"] for rule in RULES if "record" in rule]
 ALERTS = [pytest.param(rule["expr"], id=rule["alert"]) for rule in RULES if "alert" in rule]
+ADAPTER = [
+    pytest.param(rule, id=rule["name"]["as"])
+    for rules in yaml.safe_load((DEPLOY / "adapter.yml").read_text())["rules"].values()
+    if isinstance(rules, list)
+    for rule in rules
+]
 _COMPARISON = re.compile(r" (==|!=|>=|<=|>|<) ")
 _PATIENCE = 30.0  # seconds for a series to come
 
@@ -44,12 +51,18 @@ def live(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Prometheus]:
     """Prometheus beside a job that runs until the last test: mode sync, so that both barriers are
-    passed, with checkpoints, eviction and an autoscaler that watches.
+    passed, with checkpoints, eviction and an autoscaler that watches. What a local cluster has not,
+    certificates and a Kubernetes API, a second gateway has.
     """
     folder, state = tmp_path_factory.mktemp("live"), cluster.state()
     assert state is not None
-    config = configuration(f"127.0.0.1:{state.port}", f"127.0.0.1:{state.checkpoint_metrics_port}")
-    with start_prometheus(folder, config) as server, Client(state.url) as client:
+    ours = f"127.0.0.1:{state.port}", f"127.0.0.1:{state.checkpoint_metrics_port}"
+    database = state.redis_url.removesuffix("/0") + "/1"
+    with (
+        kubernetes_gateway(folder / "kubernetes", database) as second,
+        start_prometheus(folder, configuration(*ours, second)) as server,
+        Client(state.url) as client,
+    ):
         job = client.submit(_spec(folder))
         until(
             lambda: server.query("embermesh_checkpoint_bytes > 0"),
@@ -111,6 +124,19 @@ def test_an_alert_has_something_to_look_at(live: Prometheus, expression: str) ->
     asked, count = _COMPARISON.subn(r" \1 bool ", expression)
     assert count > 0
     _demand(live, asked)
+
+
+@pytest.mark.parametrize("rule", ADAPTER)
+def test_an_adapters_metric_has_data(live: Prometheus, rule: dict[str, Any]) -> None:
+    """As prometheus-adapter fills the templates in; the pods' labels come from Kubernetes."""
+    series = rule["seriesQuery"].partition("{")[0]
+    _demand(live, series)
+    query = rule["metricsQuery"].replace("<<.Series>>", series)
+    query = query.replace("<<.LabelMatchers>>", "").replace("<<.GroupBy>>", "instance")
+    assert "<<" not in query
+    values = [float(s["value"][1]) for s in _demand(live, query)]
+    wanted = {"embermesh_wanted_trainers": [1.0], "embermesh_wanted_sparse_ps": [2.0]}
+    assert values == wanted.get(rule["name"]["as"], values)
 
 
 def test_prometheus_reads_every_process_and_evaluates_every_rule(live: Prometheus) -> None:

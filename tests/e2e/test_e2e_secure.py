@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from cryptography import x509
 
@@ -158,7 +159,7 @@ def test_a_trainers_lines_say_who_and_where_and_its_steps_are_sampled(
 
 
 def test_a_job_with_certificates_trains_through_a_rotation_and_shuts_strangers_out(
-    client: Client, certificates: TlsConfig, job: JobView
+    cluster: LocalCluster, client: Client, certificates: TlsConfig, job: JobView
 ) -> None:
     members = {m.role: m.address for m in client.get(job.id).members}
     assert sorted(members) == ["dense-ps", "sparse-ps", "trainer"]
@@ -170,7 +171,7 @@ def test_a_job_with_certificates_trains_through_a_rotation_and_shuts_strangers_o
     assert set(before.values()) == {serial(Path(certificates.cert).read_bytes())}
     first = client.checkpoint(job.id)
 
-    AUTHORITY.issue(Path(certificates.cert).parent, "second")
+    AUTHORITY.issue(Path(certificates.cert).parent, "second", days=20)
     renewed = serial(Path(certificates.cert).read_bytes())
     for address in members.values():
         until(
@@ -178,11 +179,55 @@ def test_a_job_with_certificates_trains_through_a_rotation_and_shuts_strangers_o
             seconds=10,
             what=f"the new certificate at {address}",
         )
+    end = x509.load_pem_x509_certificate(Path(certificates.cert).read_bytes()).not_valid_after_utc
+    state = cluster.state()
+    assert state is not None
+    listed = httpx.get(f"{state.url}/v1/services/prometheus", trust_env=False).json()
+    pages = [t for entry in listed if entry["labels"]["job"] == job.id for t in entry["targets"]]
+    pages += [f"127.0.0.1:{port}" for port in (state.port, state.checkpoint_metrics_port)]
+    assert len(pages) == 5
+    assert {shown_end(address) for address in pages} == {end.timestamp()}
     second = client.checkpoint(job.id)  # new channels, from the gateway on
     assert second.samples > first.samples
     after = trained(client, job.id, second.samples + 2_000)
     assert (after.generation, after.restarts, after.state) == (1, 0, JobState.RUNNING)
     assert {m.role: m.address for m in after.members} == members, "nobody was restarted"
+
+
+def test_a_scaling_and_its_checkpoint_are_one_trace_and_one_request(
+    cluster: LocalCluster, client: Client, receiver: tuple[Receiver, str], job: JobView
+) -> None:
+    """The last test: the job goes on as its next generation."""
+    path, headers = f"/v1/jobs/{job.id}:scale", {"X-Request-Id": "ask-43"}
+    client.request("POST", path, json={"trainers": 2}, headers=headers)
+
+    def arrived() -> list[Seen] | None:
+        traces = {s.trace for s in receiver[0].named("POST /v1/jobs/{job}:scale")}
+        spans = [s for s in receiver[0].spans if s.trace in traces]
+        return spans if any(s.name == "manifest" for s in spans) else None
+
+    spans = until(arrived, seconds=60, what="the checkpoint in the trace of the scaling")
+    by_id = {span.id: span for span in spans}
+    names, at = [], next(s for s in spans if s.name == "checkpoint")
+    while at.parent:
+        at = by_id[at.parent]
+        names.append(at.name)
+    assert names == [
+        "Checkpoint/Trigger",
+        "Checkpoint/Trigger",
+        "reconcile",
+        "POST /v1/jobs/{job}:scale",
+    ]
+    log = cluster.folder / "logs" / "checkpoint.log"
+    assert any(line.get("request_id") == "ask-43" for line in lines(log))
+
+
+def shown_end(address: str) -> float:
+    """When the process's own certificate ends, as its metrics say."""
+    text = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=10).text
+    name = 'embermesh_tls_certificate_expiry_timestamp_seconds{certificate="own"} '
+    (line,) = [line for line in text.splitlines() if line.startswith(name)]
+    return float(line.removeprefix(name))
 
 
 def lines(log: Path) -> list[dict[str, Any]]:

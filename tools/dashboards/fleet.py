@@ -137,13 +137,58 @@ DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Faults",
-                    "Share of calls between processes, and of REST requests, that failed by "
-                    "no fault of the caller.",
+                    "Share of calls between processes, of REST requests, and of the gateway's "
+                    "requests to Kubernetes, that failed by no fault of the caller.",
                     [
                         Query("job:embermesh_rpc_faults:ratio5m", "calls of {{job}}"),
                         Query("service:embermesh_http_faults:ratio5m", "REST"),
+                        Query("service:embermesh_kubernetes_faults:ratio5m", "Kubernetes API"),
                     ],
                     unit="percentunit",
+                ),
+            ],
+        ),
+        Row(
+            "Around us",
+            [
+                Panel(
+                    "Kubernetes API, 95th percentile",
+                    "Time of one request of the gateway, by method; target kubernetes.",
+                    [
+                        p95(
+                            "embermesh_kubernetes_request_seconds",
+                            "method",
+                            "{{method}}",
+                            over="5m",
+                        )
+                    ],
+                    unit="s",
+                ),
+                Panel(
+                    "Kubernetes API requests",
+                    "Per second, by status; none: no answer.",
+                    [
+                        Query(
+                            "sum by (status) "
+                            f"(rate(embermesh_kubernetes_request_seconds_count[{RANGE}]))",
+                            "{{status}}",
+                        )
+                    ],
+                    unit="reqps",
+                    stacked=True,
+                ),
+                Panel(
+                    "Certificates end in",
+                    "The first to end, where processes have certificates; "
+                    "EmbermeshCertificateExpires warns below 14 days.",
+                    [
+                        Query(
+                            "min by (certificate) "
+                            "(embermesh_tls_certificate_expiry_timestamp_seconds) - time()",
+                            "{{certificate}}",
+                        )
+                    ],
+                    unit="s",
                 ),
             ],
         ),

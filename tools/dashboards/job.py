@@ -47,11 +47,11 @@ DASHBOARD = Dashboard(
                 ),
                 Panel(
                     "Where a step's time goes",
-                    "Share of a trainer's time by phase; plan runs beside the others: left out.",
+                    "Share of a trainer's time by phase; without plan and ahead, which run beside.",
                     [
                         Query(
                             "avg by (phase) (rate(embermesh_trainer_phase_seconds_sum"
-                            f'{{phase!="plan", {JOB}}}[{RANGE}]))',
+                            f'{{phase!~"plan|ahead", {JOB}}}[{RANGE}]))',
                             "{{phase}}",
                         )
                     ],

@@ -14,10 +14,11 @@ import prometheus_client
 import pytest
 import yaml
 
+from gateway.kubernetes.metrics import ApiMetrics
 from gateway.metrics import GatewayMetrics
 from ps_service.server.metrics import DenseMetrics, SparseMetrics
 from services.checkpoint.metrics import CheckpointMetrics
-from services.kit import usage
+from services.kit import expiry, usage
 from services.kit.rpc_metrics import RpcMetrics
 from tests.data import ROOT
 from tools.dashboards import ALL
@@ -32,7 +33,7 @@ RULES: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
-ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+ALERTS = {rule["alert"] for rule in RULES if "alert" in rule}
 PANELS = [pytest.param(p, id=f"{d.uid}: {p.title}") for d in ALL for p in d.panels]
 # Put on by Prometheus: from http_sd, its own configuration and, for histograms, the client library.
 ADDED_LABELS = {"job", "role", "rank", "service", "le"}
@@ -51,10 +52,12 @@ def declared() -> dict[str, set[str]]:
         DenseMetrics,
         TrainerMetrics,
         RpcMetrics,
+        ApiMetrics,
     )
     for kind in kinds:
         kind(registry)
     usage.expose(registry)
+    expiry.expose(registry, lambda: expiry.Ends(0, 0))
     series: dict[str, set[str]] = {name: set() for name in OF_PROMETHEUS}
     for family in registry.collect():
         if family.name.startswith("process_"):
@@ -160,9 +163,16 @@ def test_the_main_signals_are_there() -> None:
     }
 
 
-@pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_leads_to_its_section_of_the_runbook(alert: str) -> None:
-    rule = ALERTS[alert]
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(rule, id=f"{rule['alert']} {rule['labels']['severity']}")
+        for rule in RULES
+        if "alert" in rule
+    ],
+)
+def test_an_alert_leads_to_its_section_of_the_runbook(rule: dict[str, Any]) -> None:
+    alert = rule["alert"]
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{alert.lower()}"
@@ -174,7 +184,7 @@ def test_an_alert_leads_to_its_section_of_the_runbook(alert: str) -> None:
 
 def test_the_runbook_has_no_section_of_an_alert_that_is_gone() -> None:
     runbook = (ROOT / "docs" / "operations.md").read_text()
-    assert set(re.findall(r"^### (Embermesh\w+)$", runbook, flags=re.M)) == ALERTS.keys()
+    assert set(re.findall(r"^### (Embermesh\w+)$", runbook, flags=re.M)) == ALERTS
 
 
 @pytest.mark.parametrize(
@@ -201,4 +211,14 @@ def test_every_alert_is_tested() -> None:
         for case in test.get("alert_rule_test", [])
         if case["exp_alerts"]
     }
-    assert firing == ALERTS.keys()
+    assert firing == ALERTS
+
+
+def test_the_log_warns_of_a_certificate_when_the_alert_does() -> None:
+    (rule,) = [
+        rule
+        for rule in RULES
+        if rule.get("alert") == "EmbermeshCertificateExpires"
+        and rule["labels"]["severity"] == "warning"
+    ]
+    assert rule["expr"].endswith(f" < {expiry.WARN_DAYS * 86_400}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
+import subprocess
 import sys
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from services.checkpoint.config import CheckpointServiceConfig
 from services.kit import config
 from services.standby.config import StandbyConfig
 from tests.data import ROOT
+from tests.fixtures.missing import program
 from tools.requirements import requirements_of
 
 if sys.version_info >= (3, 11):
@@ -200,6 +202,36 @@ def test_prometheus_scrapes_where_the_services_listen() -> None:
     (agents,) = jobs["embermesh-agents"]["dns_sd_configs"]
     assert set(agents["names"]) == AGENTS.keys()
     assert agents["port"] == settings_of("trainer", StandbyConfig).metrics_port
+
+
+def test_prometheus_sends_alerts_to_the_alertmanager_of_the_stack() -> None:
+    alerting = load("deploy", "prometheus", "prometheus.yml")["alerting"]["alertmanagers"]
+    (target,) = [t for a in alerting for s in a["static_configs"] for t in s["targets"]]
+    name, port = target.split(":")
+    assert [container_port(p) for p in COMPOSE[name]["ports"]] == [int(port)]
+    (folder,) = [v for v in COMPOSE[name]["volumes"] if "ALERTMANAGER_FOLDER" in v]
+    default_folder, mounted = folder.partition(":-")[2].split("}:")
+    options = dict(o.removeprefix("--").split("=", 1) for o in COMPOSE[name]["command"])
+    file = options["config.file"]
+    assert file.startswith(mounted.removesuffix(":ro"))
+    assert (ROOT / default_folder / file.rpartition("/")[2]).exists()
+
+
+def test_amtool_is_content_with_the_alertmanagers_configuration() -> None:
+    amtool = program("amtool", "prometheus-alertmanager")
+    file = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
+    words = [amtool, "check-config", str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_third_party_images_can_be_pulled_or_built() -> None:
+    """Of every image that isn't ours engine.sh knows what to do where there is no registry."""
+    recipes = read("deploy/engine/images.sh")
+    for name, service in COMPOSE.items():
+        image = service["image"].partition(":")[0]
+        if not image.startswith("embermesh-"):
+            assert f'"$(image_of {image})" build_' in recipes, name
 
 
 @pytest.mark.parametrize(

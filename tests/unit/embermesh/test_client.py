@@ -135,12 +135,12 @@ def test_parameters_of_logs_and_events() -> None:
 
     with client_of(answer) as client:
         assert client.logs("j") == "a line\n"
-        client.logs("j", role="sparse-ps", rank=2, tail=5)
+        client.logs("j", role="sparse-ps", rank=2, tail=5, generation=3)
         client.events("j")
         client.events("j", after="17-0")
     assert seen == [
         {"role": "trainer", "rank": "0", "tail": "200"},
-        {"role": "sparse-ps", "rank": "2", "tail": "5"},
+        {"role": "sparse-ps", "rank": "2", "tail": "5", "generation": "3"},
         {},
         {"after": "17-0"},
     ]

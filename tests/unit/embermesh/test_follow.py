@@ -77,7 +77,7 @@ def test_reading_names_each_process_and_leaves_out_those_without_a_log() -> None
     def answer(request: httpx.Request) -> httpx.Response:
         if not request.url.path.endswith("/logs"):
             return httpx.Response(200, json=view("running"))
-        if request.url.params["role"] == "trainer":
+        if request.url.params["role"] == "trainer" or "generation" in request.url.params:
             return httpx.Response(404, json={"title": "", "status": 404, "detail": "none"})
         return httpx.Response(200, text=f"I am {request.url.params['role']}\n")
 
@@ -89,3 +89,5 @@ def test_reading_names_each_process_and_leaves_out_those_without_a_log() -> None
         ]
         with pytest.raises(errors.NotFound, match="no log of trainer"):
             list(read(client, "j", "trainer", None, 5))
+        with pytest.raises(errors.NotFound, match="no log of any process, generation 2"):
+            list(read(client, "j", None, None, 5, generation=2))

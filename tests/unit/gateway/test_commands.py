@@ -100,6 +100,17 @@ def test_each_count_is_asked_for_by_itself() -> None:
     assert not commands.scale(asked, None, 13.0, dense_ps=1).scaling
 
 
+def test_who_asked_for_a_scaling_is_remembered_until_it_is_carried_out() -> None:
+    trace = {"traceparent": "00-1-2-01"}
+    asked = commands.scale(job(JobState.RUNNING), 4, 9.0, request="ask", trace=trace)
+    assert (asked.scale_request, asked.scale_trace) == ("ask", trace)
+    assert JobRecord.from_json(asked.to_json()) == asked
+    by_itself = commands.scale(asked, 5, 10.0)
+    assert (by_itself.scale_request, by_itself.scale_trace) == ("", {})
+    done = dataclasses.replace(asked, **commands.UNSCALED)
+    assert (done.scaling, done.scale_request, done.scale_trace) == (False, "", {})
+
+
 def test_scale_of_shards_in_trainers_is_refused_when_it_is_asked_for() -> None:
     spec = {**SPEC, "resources": {**SPEC["resources"], "placement": "embedded"}}
     record = job(JobState.RUNNING, spec=spec)

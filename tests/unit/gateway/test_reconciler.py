@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.actions import PublishRun, RetireRun, Start, Stop, TakeCheckpoint
+from gateway.actions import KeepLogs, PublishRun, RetireRun, Start, Stop, TakeCheckpoint
 from gateway.checkpoints import Call
 from gateway.reconciler import FINAL, SCALE, Seen, Step, step
 from gateway.record import JobRecord
@@ -87,6 +87,33 @@ def test_a_start_that_takes_too_long_says_what_a_process_waits_for() -> None:
 
 
 # ---- failures
+
+
+def kept(result: Step) -> list[tuple[Role, int]]:
+    """Whose last lines are kept, last of all that is done."""
+    found = [a for a in result.actions if isinstance(a, KeepLogs)]
+    assert not found or result.actions[-1] == found[0]
+    return [place for action in found for place in action.places]
+
+
+def test_the_last_lines_of_who_failed_are_kept() -> None:
+    result = step(job(JobState.RUNNING, mode="sync"), failed(3, "lost"), 2000.0, LIMITS)
+    assert kept(result) == [(Role.TRAINER, 0)]
+    permanent = step(job(JobState.RUNNING), failed(4, "no column C9", True), 2000.0, LIMITS)
+    assert kept(permanent) == [(Role.TRAINER, 1)]
+    late = step(job(JobState.STARTING), seen(members=members()[:-2]), 1101.0, LIMITS)
+    assert kept(late) == [(Role.TRAINER, 0), (Role.TRAINER, 1)]
+    assert kept(step(job(JobState.RUNNING), trained(), 2000.0, LIMITS)) == []
+
+
+def test_of_a_replaced_trainer_too_and_of_many_only_the_first_to_blame() -> None:
+    replaced = step(job(JobState.RUNNING), failed(3, "lost"), 2000.0, LIMITS)
+    assert replaced.record.state == JobState.RUNNING
+    assert kept(replaced) == [(Role.TRAINER, 0)]
+    there = tuple(dataclasses.replace(m, phase=Phase.FAILED, error="down") for m in members())
+    assert len(there) > 4
+    result = step(job(JobState.RUNNING), seen(members=there), 2000.0, LIMITS)
+    assert kept(result) == [(m.role, m.rank) for m in there[:4]]
 
 
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])

@@ -5,6 +5,7 @@ supported version, every pod against the "restricted" security standard.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import helm_python
@@ -13,7 +14,16 @@ import yaml
 
 from tests.data import ROOT
 from tests.fixtures import kubernetes_schemas
-from tests.fixtures.helm_values import CHART, EVERYTHING, MATRIX, Manifest, Render, find, pods
+from tests.fixtures.helm_values import (
+    CHART,
+    EVERYTHING,
+    MATRIX,
+    REQUESTS,
+    Manifest,
+    Render,
+    find,
+    pods,
+)
 
 # Of the Prometheus operator; its schemas are not Kubernetes'. Their shape is tested below.
 CUSTOM = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
@@ -119,6 +129,21 @@ def test_gateways_scale_by_replicas_or_by_load(render: Render) -> None:
     assert "replicas" not in deployment["spec"]  # an upgrade would undo the autoscaler's choice
     scaler = find(loaded, "HorizontalPodAutoscaler")
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert [m["type"] for m in scaler["spec"]["metrics"]] == ["Resource"]
+
+
+def test_gateways_scale_by_metrics_that_the_adapter_has(render: Render) -> None:
+    autoscaling = {"enabled": True, "extraMetrics": [REQUESTS]}
+    scaler = find(render({"gateway": {"autoscaling": autoscaling}}), "HorizontalPodAutoscaler")
+    assert scaler["spec"]["metrics"][1:] == [REQUESTS]
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "adapter.yml").read_text())["rules"]
+    document = (ROOT / "docs" / "deploy.md").read_text()
+    section = document.split("### Metrics for autoscalers")[1].split("\n### ")[0]
+    named = [rule["name"]["as"] for rule in (*rules["custom"], *rules["external"])]
+    assert REQUESTS["pods"]["metric"]["name"] in named
+    assert all(section.count(name) >= 1 for name in named)
+    used = set(re.findall(r"metric: \{name: (\w+)\}", section))
+    assert len(used) == 2 and used <= set(named)
 
 
 def test_a_changed_secret_makes_new_pods_of_those_who_read_it(render: Render) -> None:
