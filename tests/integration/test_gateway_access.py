@@ -156,7 +156,7 @@ def test_another_tenants_job_does_not_exist(harness: Harness, admin: Client) -> 
         for path in ("", "/checkpoints", "/events", "/logs", "/stream"):
             with pytest.raises(NotFound, match=missing):
                 feed.request("GET", f"/v1/jobs/{job}{path}")
-        for verb in ("cancel", "checkpoint", "restore", "scale"):
+        for verb in ("cancel", "pause", "resume", "checkpoint", "restore", "scale"):
             with pytest.raises(NotFound, match=missing):
                 feed.request("POST", f"/v1/jobs/{job}:{verb}", json={"trainers": 3})
         assert feed.jobs() == []
