@@ -88,6 +88,9 @@ def test_a_generation_from_start_to_stop(
     ]
     assert before == after
     assert by_place(target).keys() == PLACES
+    look = target.survey()
+    assert look(JOB, 1) == target.observe(JOB, 1)
+    assert look("another", 1) == look(JOB, 2) == []
     assert len(namespace.list("statefulsets")) == len(namespace.list("services")) == 3
     kubelet.stubborn = True
     target.stop(JOB, 1, kill=False, fence=1)
