@@ -51,27 +51,28 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
 [[gnu::always_inline]] inline void PushVerb::prefetch(
     const Run& run, std::span<const Entry> entries) const noexcept {
   context_.prefetch(run, entries);
-  const std::size_t bytes = context_.schema().dim(run.table) * sizeof(float);
-  for (const Entry& entry : entries) prefetch_row(grads_ + entry.offset(), bytes);
+  for (const Entry& entry : entries) {
+    prefetch_row(grads_ + entry.offset(), context_.schema().dim(entry.table()) * sizeof(float));
+  }
 }
 
 [[gnu::noinline]] void PushVerb::put_off(const Run& run, const Entry& entry, std::size_t place) {
-  run.store->index(run.table).prefetch_next(entry.hash());
+  run.store->index().prefetch_next(entry.hash());
   unsettled_.push_back({&entry, place});
 }
 
 [[gnu::always_inline]] inline void PushVerb::find(std::size_t half, const Run& run,
                                                   std::span<const Entry> entries,
                                                   std::size_t first) {
-  const FlatIndex::Reader index(run.store->index(run.table));
+  const FlatIndex::Reader index(run.store->index());
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Slot slot = index.find(entries[i].hash());
+    const Slot slot = index.find(entries[i].table(), entries[i].hash());
     if (!slot) [[unlikely]] {
       put_off(run, entries[i], first + i);
       continue;
     }
     if (sees_) see(entries[i], slot);
-    add(half, entries[i], run.store->writable_row(run.table, slot));
+    add(half, entries[i], run.store->writable_row(slot));
   }
 }
 
@@ -79,10 +80,10 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
 void PushVerb::settle(std::size_t half) {
   for (const auto& [entry, place] : unsettled_) {
     RowStore& store = context_.store(*entry);
-    const Slot slot = store.index(entry->table()).find(entry->hash());
+    const Slot slot = store.find(entry->table(), entry->hash());
     if (slot) {
       if (sees_) see(*entry, slot);
-      add(half, *entry, store.writable_row(entry->table(), slot));
+      add(half, *entry, store.writable_row(slot));
     } else {
       miss(*entry);
     }
@@ -108,10 +109,13 @@ inline void PushVerb::finish(std::size_t half, const Run& /*run*/, std::span<con
   updates = updates.subspan(std::min(first, updates.size()));
   updates = updates.first(std::min(entries.size(), updates.size()));
   while (!updates.empty()) {
-    const std::uint32_t table = updates.front().table;
+    const std::uint32_t update = context_.schema().shape(updates.front().table).update;
     std::size_t same = 1;
-    while (same < updates.size() && updates[same].table == table) ++same;
-    context_.schema().apply(table, updates.first(same), step_);
+    while (same < updates.size() &&
+           context_.schema().shape(updates[same].table).update == update) {
+      ++same;
+    }
+    context_.schema().apply(update, updates.first(same), step_);
     updates = updates.subspan(same);
   }
 }

@@ -36,7 +36,7 @@ class VerbContext {
   // The first stage of every verb.
   [[gnu::always_inline]] void prefetch(const Run& run,
                                        std::span<const Entry> entries) const noexcept {
-    const FlatIndex::Reader index(run.store->index(run.table));
+    const FlatIndex::Reader index(run.store->index());
     for (const Entry& entry : entries) index.prefetch(entry.hash());
   }
 
@@ -98,6 +98,7 @@ class PullVerb {
   // What was not found at home waits for the end of its unit.
   void put_off(const Run& run, const Entry& entry, std::size_t place);
   void see(const Entry& entry, Slot slot) const noexcept {
+    if (!context_.schema().evicts(entry.table())) return;
     slot.meta() = context_.life(entry).pulled(entry.table(), entry.hash(), slot.meta(), moment_);
   }
 
