@@ -33,8 +33,8 @@ static_assert(sizeof(Bucket) == 64, "a cache line");
 
 // How the entries of a bucket lie.
 struct Layout {
-  std::uint8_t slots;       // 4 or 5
-  std::uint8_t first_name;  // place of their rows' names in Bucket::tail
+  unsigned slots;       // 4 or 5
+  unsigned first_name;  // place of their rows' names in Bucket::tail
   RowNames names;
 };
 
@@ -44,7 +44,10 @@ class Slot {
  public:
   Slot() = default;
   Slot(Bucket* bucket, unsigned place, const Layout& layout) noexcept
-      : bucket_(bucket), place_(place), layout_(layout) {}
+      : bucket_(bucket),
+        place_(place),
+        first_name_(layout.first_name),
+        names_(layout.names) {}
 
   // Whether there is an entry.
   [[nodiscard]] explicit operator bool() const noexcept { return bucket_ != nullptr; }
@@ -52,10 +55,10 @@ class Slot {
   [[nodiscard]] std::uint64_t hash() const noexcept {
     return place_ < 4 ? bucket_->hashes[place_] : bucket_->fifth_hash();
   }
-  [[nodiscard]] std::uint32_t table() const noexcept { return layout_.names.table(name()); }
-  [[nodiscard]] RowNumber row() const noexcept { return layout_.names.row(name()); }
+  [[nodiscard]] std::uint32_t table() const noexcept { return names_.table(name()); }
+  [[nodiscard]] RowNumber row() const noexcept { return names_.row(name()); }
   // After the row was given another number.
-  void set_row(RowNumber row) const noexcept { name() = layout_.names.name(table(), row); }
+  void set_row(RowNumber row) const noexcept { name() = names_.name(table(), row); }
   // Belongs to whoever keeps account of a row's use; 0 at first. Only of an index that keeps it.
   [[nodiscard]] std::uint32_t& meta() const noexcept { return bucket_->tail[4 + place_]; }
 
@@ -64,12 +67,13 @@ class Slot {
 
   // kNoRow: empty.
   [[nodiscard]] std::uint32_t& name() const noexcept {
-    return bucket_->tail[layout_.first_name + place_];
+    return bucket_->tail[first_name_ + place_];
   }
 
   Bucket* bucket_ = nullptr;
   unsigned place_ = 0;
-  Layout layout_{4, 0, RowNames(1)};
+  unsigned first_name_ = 0;
+  RowNames names_{1};
 };
 
 // Linear probing by buckets of one cache line. A bucket's entries come before its empty slots, and
@@ -221,8 +225,9 @@ class FlatIndex {
     }
     same |= (static_cast<unsigned>(bucket.fifth_hash() == hash) & (layout.slots & 1U)) << 4;
     for (; same != 0; same &= same - 1) {
-      const Slot slot(&bucket, static_cast<unsigned>(std::countr_zero(same)), layout);
-      if (slot.name() - layout.names.first(table) < layout.names.bound()) return slot;
+      const auto place = static_cast<unsigned>(std::countr_zero(same));
+      const std::uint32_t name = bucket.tail[layout.first_name + place];
+      if (name - layout.names.first(table) < layout.names.bound()) return {&bucket, place, layout};
     }
     return {};
   }

@@ -35,7 +35,9 @@ PullVerb::PullVerb(const VerbContext& context, const Moment& moment, bool insert
 [[gnu::always_inline]] inline void PullVerb::find(std::size_t half, const Run& run,
                                                   std::span<const Entry> entries,
                                                   std::size_t first) {
-  const FlatIndex::Reader index(run.store->index());
+  const RowStore& store = *run.store;
+  const FlatIndex::Reader index(store.index());
+  const std::span<const TableShape> shapes = context_.schema().shapes();
   const float** const rows = rows_[half].data() + first;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
@@ -44,9 +46,9 @@ PullVerb::PullVerb(const VerbContext& context, const Moment& moment, bool insert
       put_off(run, entry, first + i);
       continue;
     }
-    rows[i] = run.store->row(entry.table(), slot.row());
-    prefetch_row(rows[i], context_.schema().shape(entry.table()).weight_bytes);
-    if (sees_) see(entry, slot);
+    rows[i] = store.row(entry.table(), slot.row());
+    prefetch_row(rows[i], shapes[entry.table()].weight_bytes);
+    if (sees_) see(entry, slot.meta());
   }
 }
 
@@ -68,7 +70,7 @@ void PullVerb::look_again(std::size_t half) {
     const RowStore& store = context_.store(*entry);
     const Slot slot = store.find(entry->table(), entry->hash());
     const float* row = slot ? store.row(slot) : insert_ ? add(*entry) : nullptr;
-    if (slot && sees_) see(*entry, slot);
+    if (slot && sees_) see(*entry, slot.meta());
     if (row != nullptr) prefetch_row(row, context_.schema().shape(entry->table()).weight_bytes);
     rows_[half][place] = row;
   }
@@ -81,7 +83,7 @@ const float* PullVerb::add(const Entry& entry) {
   float* const row = store.add(entry.table(), entry.hash());
   fresh_.push_back({row, entry.hash(), entry.table()});
   prefetch_to_write(row, context_.schema().row_bytes(entry.table()));
-  if (sees_) see(entry, store.find(entry.table(), entry.hash()));
+  if (sees_) see(entry, store.find(entry.table(), entry.hash()).meta());
   return row;
 }
 
@@ -96,9 +98,10 @@ void PullVerb::fill_fresh() noexcept {
                                                     std::span<const Entry> entries,
                                                     std::size_t first) const noexcept {
   const float* const* const rows = rows_[half].data() + first;
+  const std::span<const TableShape> shapes = context_.schema().shapes();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
-    const TableShape& table = context_.schema().shape(entry.table());
+    const TableShape& table = shapes[entry.table()];
     float* const out = values_ + entry.offset();
     if (rows[i] == nullptr) [[unlikely]] {
       context_.schema().fill_initial(entry.table(), entry.hash(), out);

@@ -51,8 +51,9 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
 [[gnu::always_inline]] inline void PushVerb::prefetch(
     const Run& run, std::span<const Entry> entries) const noexcept {
   context_.prefetch(run, entries);
+  const std::span<const TableShape> shapes = context_.schema().shapes();
   for (const Entry& entry : entries) {
-    prefetch_row(grads_ + entry.offset(), context_.schema().dim(entry.table()) * sizeof(float));
+    prefetch_row(grads_ + entry.offset(), shapes[entry.table()].dim * sizeof(float));
   }
 }
 
@@ -71,7 +72,7 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
       put_off(run, entries[i], first + i);
       continue;
     }
-    if (sees_) see(entries[i], slot);
+    if (sees_) see(entries[i], slot.meta());
     add(half, entries[i], run.store->writable_row(slot));
   }
 }
@@ -82,7 +83,7 @@ void PushVerb::settle(std::size_t half) {
     RowStore& store = context_.store(*entry);
     const Slot slot = store.find(entry->table(), entry->hash());
     if (slot) {
-      if (sees_) see(*entry, slot);
+      if (sees_) see(*entry, slot.meta());
       add(half, *entry, store.writable_row(slot));
     } else {
       miss(*entry);
@@ -96,10 +97,9 @@ void PushVerb::miss(const Entry& entry) noexcept {
   context_.life(entry).dropped(entry.table());
 }
 
-void PushVerb::see(const Entry& entry, Slot slot) const noexcept {
+void PushVerb::see(const Entry& entry, RowMeta& meta) const noexcept {
   const auto [shows, clicks] = usage_->of(entry.offset());
-  slot.meta() =
-      context_.life(entry).pushed(entry.table(), entry.hash(), slot.meta(), shows, clicks, moment_);
+  meta = context_.life(entry).pushed(entry.table(), entry.hash(), meta, shows, clicks, moment_);
 }
 
 // The unit has at most as many updates as entries.
@@ -108,13 +108,11 @@ inline void PushVerb::finish(std::size_t half, const Run& /*run*/, std::span<con
   std::span<const RowUpdate> updates = halves_[half].updates();
   updates = updates.subspan(std::min(first, updates.size()));
   updates = updates.first(std::min(entries.size(), updates.size()));
+  const std::span<const TableShape> shapes = context_.schema().shapes();
   while (!updates.empty()) {
-    const std::uint32_t update = context_.schema().shape(updates.front().table).update;
+    const std::uint32_t update = shapes[updates.front().table].update;
     std::size_t same = 1;
-    while (same < updates.size() &&
-           context_.schema().shape(updates[same].table).update == update) {
-      ++same;
-    }
+    while (same < updates.size() && shapes[updates[same].table].update == update) ++same;
     context_.schema().apply(update, updates.first(same), step_);
     updates = updates.subspan(same);
   }

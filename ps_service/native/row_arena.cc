@@ -21,6 +21,7 @@ RowArena::RowArena(SlabPool& pool, std::uint32_t units, RowNumber bound) noexcep
       slab_words_(static_cast<std::uint32_t>((slab_rows_ + kWordBits - 1) / kWordBits)),
       pool_(&pool) {
   place_bits_ = static_cast<std::uint32_t>(std::bit_width(slab_rows_ - 1));
+  place_mask_ = (std::uint32_t{1} << place_bits_) - 1;
   most_rows_ = std::size_t{bound >> place_bits_} * slab_rows_;  // whole slabs
 }
 
@@ -31,6 +32,7 @@ RowArena::~RowArena() {
 void RowArena::swap(RowArena& other) noexcept {
   std::swap(slabs_, other.slabs_);
   std::swap(place_bits_, other.place_bits_);
+  std::swap(place_mask_, other.place_mask_);
   std::swap(row_bytes_, other.row_bytes_);
   std::swap(slab_rows_, other.slab_rows_);
   std::swap(slab_words_, other.slab_words_);

@@ -86,11 +86,12 @@ class RowArena {
   }
 
   [[nodiscard]] std::size_t place_of(RowNumber number) const noexcept {
-    return number & ((std::uint32_t{1} << place_bits_) - 1);
+    return number & place_mask_;
   }
 
   std::vector<std::byte*> slabs_;
   std::uint32_t place_bits_ = 0;  // of a number, for the place in the slab; above is the slab
+  std::uint32_t place_mask_ = 0;
   std::uint32_t row_bytes_ = kUnitBytes;
   std::uint32_t slab_rows_ = 1;
   std::uint32_t slab_words_ = 1;  // words of used_ per slab

@@ -18,12 +18,11 @@ inline constexpr RowNumber kNoRow = std::numeric_limits<RowNumber>::max();
 class RowNames {
  public:
   explicit constexpr RowNames(std::size_t tables) noexcept
-      : row_bits_(static_cast<std::uint8_t>(32 - std::bit_width(tables - 1))) {}
+      : row_bits_(32 - static_cast<unsigned>(std::bit_width(tables - 1))),
+        bound_(static_cast<RowNumber>((std::uint64_t{1} << row_bits_) - 1)) {}
 
   // Numbers are below this, so that no name equals kNoRow.
-  [[nodiscard]] constexpr RowNumber bound() const noexcept {
-    return static_cast<RowNumber>((std::uint64_t{1} << row_bits_) - 1);
-  }
+  [[nodiscard]] constexpr RowNumber bound() const noexcept { return bound_; }
   [[nodiscard]] constexpr std::uint32_t name(std::uint32_t table, RowNumber row) const noexcept {
     return first(table) | row;
   }
@@ -35,11 +34,12 @@ class RowNames {
     return static_cast<std::uint32_t>(std::uint64_t{name} >> row_bits_);
   }
   [[nodiscard]] constexpr RowNumber row(std::uint32_t name) const noexcept {
-    return name & bound();
+    return name & bound_;
   }
 
  private:
-  std::uint8_t row_bits_;
+  unsigned row_bits_;
+  RowNumber bound_;
 };
 
 }  // namespace embermesh

@@ -65,6 +65,7 @@ class Schema {
   [[nodiscard]] std::size_t size() const noexcept { return tables_.size(); }
   [[nodiscard]] const TableConfig& table(std::size_t id) const noexcept { return tables_[id]; }
   [[nodiscard]] const TableShape& shape(std::size_t id) const noexcept { return shapes_[id]; }
+  [[nodiscard]] std::span<const TableShape> shapes() const noexcept { return shapes_; }
   [[nodiscard]] std::size_t dim(std::size_t id) const noexcept { return shapes_[id].dim; }
   [[nodiscard]] std::uint64_t salt(std::size_t id) const noexcept { return salts_[id]; }
   [[nodiscard]] std::size_t row_bytes(std::size_t id) const noexcept {

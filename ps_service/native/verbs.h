@@ -97,9 +97,9 @@ class PullVerb {
   void fill_fresh() noexcept;
   // What was not found at home waits for the end of its unit.
   void put_off(const Run& run, const Entry& entry, std::size_t place);
-  void see(const Entry& entry, Slot slot) const noexcept {
+  void see(const Entry& entry, RowMeta& meta) const noexcept {
     if (!context_.schema().evicts(entry.table())) return;
-    slot.meta() = context_.life(entry).pulled(entry.table(), entry.hash(), slot.meta(), moment_);
+    meta = context_.life(entry).pulled(entry.table(), entry.hash(), meta, moment_);
   }
 
   VerbContext context_;
@@ -197,7 +197,7 @@ class PushVerb {
   void miss(const Entry& entry) noexcept;
   void put_off(const Run& run, const Entry& entry, std::size_t place);
   // Counts the key's samples on its row.
-  void see(const Entry& entry, Slot slot) const noexcept;
+  void see(const Entry& entry, RowMeta& meta) const noexcept;
 
   VerbContext context_;
   Moment moment_;
