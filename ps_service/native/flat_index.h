@@ -44,10 +44,7 @@ class Slot {
  public:
   Slot() = default;
   Slot(Bucket* bucket, unsigned place, const Layout& layout) noexcept
-      : bucket_(bucket),
-        place_(place),
-        first_name_(layout.first_name),
-        names_(layout.names) {}
+      : bucket_(bucket), place_(place), first_name_(layout.first_name), names_(layout.names) {}
 
   // Whether there is an entry.
   [[nodiscard]] explicit operator bool() const noexcept { return bucket_ != nullptr; }
@@ -66,9 +63,7 @@ class Slot {
   friend class FlatIndex;
 
   // kNoRow: empty.
-  [[nodiscard]] std::uint32_t& name() const noexcept {
-    return bucket_->tail[first_name_ + place_];
-  }
+  [[nodiscard]] std::uint32_t& name() const noexcept { return bucket_->tail[first_name_ + place_]; }
 
   Bucket* bucket_ = nullptr;
   unsigned place_ = 0;

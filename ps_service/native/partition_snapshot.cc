@@ -57,8 +57,7 @@ void Partition::copy_untouched(std::span<SnapshotRow> rows, std::size_t first,
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i + kAhead < rows.size()) settle(rows[i + kAhead]);
     const SnapshotRow& row = rows[i];
-    if (row.row != kNoRow)
-      block.set_row(row.table, first + i, store_.row(row.table, row.row));
+    if (row.row != kNoRow) block.set_row(row.table, first + i, store_.row(row.table, row.row));
   }
 }
 

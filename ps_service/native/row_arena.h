@@ -98,7 +98,7 @@ class RowArena {
   std::size_t rows_ = 0;
   std::size_t most_rows_ = 0;
   SlabPool* pool_ = nullptr;
-  std::size_t first_open_ = 0;  // no word of used_ before this has a free place
+  std::size_t first_open_ = 0;       // no word of used_ before this has a free place
   std::vector<std::uint64_t> used_;  // a bit per place; those beyond a slab's rows are always set
 };
 

@@ -33,9 +33,7 @@ class RowNames {
   [[nodiscard]] constexpr std::uint32_t table(std::uint32_t name) const noexcept {
     return static_cast<std::uint32_t>(std::uint64_t{name} >> row_bits_);
   }
-  [[nodiscard]] constexpr RowNumber row(std::uint32_t name) const noexcept {
-    return name & bound_;
-  }
+  [[nodiscard]] constexpr RowNumber row(std::uint32_t name) const noexcept { return name & bound_; }
 
  private:
   unsigned row_bits_;

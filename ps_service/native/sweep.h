@@ -55,11 +55,11 @@ class Sweep {
   };
 
   struct Table {
-    std::uint64_t most = 0;    // rows it may have
-    std::uint64_t fewest = 0;  // rows that stay
+    std::uint64_t most = 0;     // rows it may have
+    std::uint64_t fewest = 0;   // rows that stay
     std::uint64_t leaving = 0;  // rows that this slice names
-    bool ranks_rows = false;   // it had too many when the sweep began
-    std::uint64_t excess = 0;  // rows to trim
+    bool ranks_rows = false;    // it had too many when the sweep began
+    std::uint64_t excess = 0;   // rows to trim
     std::vector<Candidate> candidates;
   };
 
@@ -78,10 +78,10 @@ class Sweep {
   bool reads_norms_ = false;  // some table goes by them
   bool is_begun_ = false;
   bool is_scanned_ = false;
-  std::uint32_t table_ = 0;   // that is being trimmed
-  std::size_t buckets_ = 0;   // of the index, at the last slice
-  std::size_t bucket_ = 0;    // the scan is through with those from here on
-  std::size_t trimmed_ = 0;   // candidates of table_ looked at
+  std::uint32_t table_ = 0;     // that is being trimmed
+  std::size_t buckets_ = 0;     // of the index, at the last slice
+  std::size_t bucket_ = 0;      // the scan is through with those from here on
+  std::size_t trimmed_ = 0;     // candidates of table_ looked at
   std::vector<float> widened_;  // weights of one row
   std::vector<Victim> victims_;
 };

@@ -70,13 +70,13 @@ Schema::Schema(std::vector<TableConfig> tables, std::uint64_t seed)
     }
     salts_.push_back(table_salt(static_cast<std::uint32_t>(salts_.size())));
     const auto id = static_cast<std::uint32_t>(shapes_.size());
-    const TableShape& shape = shapes_.emplace_back(TableShape{
-        .dim = static_cast<std::uint32_t>(table.dim),
-        .weight_bytes = static_cast<std::uint32_t>(table.state_offset() * sizeof(float)),
-        .row_bytes = static_cast<std::uint32_t>(table.row_floats() * sizeof(float)),
-        .update = updates.emplace(update_of(table), id).first->second,
-        .weights = table.weights,
-        .evicts = !table.rows.eviction->is_off()});
+    const TableShape& shape = shapes_.emplace_back(
+        TableShape{.dim = static_cast<std::uint32_t>(table.dim),
+                   .weight_bytes = static_cast<std::uint32_t>(table.state_offset() * sizeof(float)),
+                   .row_bytes = static_cast<std::uint32_t>(table.row_floats() * sizeof(float)),
+                   .update = updates.emplace(update_of(table), id).first->second,
+                   .weights = table.weights,
+                   .evicts = !table.rows.eviction->is_off()});
     any_evicts_ = any_evicts_ || shape.evicts;
     any_scores_ = any_scores_ || table.rows.eviction->scores_pushes();
     has_whole_lines_ = has_whole_lines_ && table.weights == WeightType::kFp32 &&

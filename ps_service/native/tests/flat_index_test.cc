@@ -96,7 +96,8 @@ TEST_P(FlatIndexTest, EqualHashesOfSeveralTablesAreSeveralEntries) {
       EXPECT_EQ(row_of(hash, table), kNoRow);
       add(hash, 10 + table, table);
     }
-    for (std::uint32_t table = 0; table < kTables; ++table) EXPECT_EQ(row_of(hash, table), 10 + table);
+    for (std::uint32_t table = 0; table < kTables; ++table)
+      EXPECT_EQ(row_of(hash, table), 10 + table);
     for (const std::uint32_t gone : {0U, 3U}) index_.erase(index_.find(gone, hash));
     EXPECT_EQ(row_of(hash, 0), kNoRow);
     EXPECT_EQ(row_of(hash, 3), kNoRow);

@@ -112,9 +112,10 @@ TEST(SparseShard, APartitionThatIsFullSaysSoAndLosesNothing) {
     static_cast<void>(pull(shard, counts, keys, true));
     FAIL() << "expected TooManyRows";
   } catch (const TooManyRows& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "rows: partition 0 has no room for a row of table 't7': with 65536 tables a partition "
-              "holds at most 64512 rows of 4 bytes; more partitions or eviction make room");
+    EXPECT_EQ(
+        std::string(error.what()),
+        "rows: partition 0 has no room for a row of table 't7': with 65536 tables a partition "
+        "holds at most 64512 rows of 4 bytes; more partitions or eviction make room");
   }
   EXPECT_EQ(shard.rows()[7], kMost);
   EXPECT_EQ(pull(shard, counts, keys, false), initial);  // all rows are whole
