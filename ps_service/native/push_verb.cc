@@ -42,10 +42,13 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
   if (sums_.size() < floats) sums_.resize(floats);
 }
 
+// A row goes by the table that stands for all with its update, so that neighbours of two tables may
+// share a call of the optimizer: what differs between these is nothing that an update looks at.
 [[gnu::always_inline]] inline void PushVerb::add(std::size_t half, const Entry& entry, float* row) {
   ++result_.applied;
+  const std::uint32_t table = context_.schema().shape(entry.table()).update;
   halves_[half].add(context_.schema(),
-                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), entry.table()});
+                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), table});
 }
 
 [[gnu::always_inline]] inline void PushVerb::prefetch(
@@ -65,15 +68,17 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
 [[gnu::always_inline]] inline void PushVerb::find(std::size_t half, const Run& run,
                                                   std::span<const Entry> entries,
                                                   std::size_t first) {
-  const FlatIndex::Reader index(run.store->index());
+  RowStore& store = *run.store;
+  const FlatIndex::Reader index(store.index());
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Slot slot = index.find(entries[i].table(), entries[i].hash());
+    const Entry& entry = entries[i];
+    const Slot slot = index.find(entry.table(), entry.hash());
     if (!slot) [[unlikely]] {
-      put_off(run, entries[i], first + i);
+      put_off(run, entry, first + i);
       continue;
     }
-    if (sees_) see(entries[i], slot.meta());
-    add(half, entries[i], run.store->writable_row(slot));
+    if (sees_) see(entry, slot.meta());
+    add(half, entry, store.writable_row(entry.table(), slot));
   }
 }
 
@@ -84,7 +89,7 @@ void PushVerb::settle(std::size_t half) {
     const Slot slot = store.find(entry->table(), entry->hash());
     if (slot) {
       if (sees_) see(*entry, slot.meta());
-      add(half, *entry, store.writable_row(slot));
+      add(half, *entry, store.writable_row(entry->table(), slot));
     } else {
       miss(*entry);
     }
@@ -108,12 +113,11 @@ inline void PushVerb::finish(std::size_t half, const Run& /*run*/, std::span<con
   std::span<const RowUpdate> updates = halves_[half].updates();
   updates = updates.subspan(std::min(first, updates.size()));
   updates = updates.first(std::min(entries.size(), updates.size()));
-  const std::span<const TableShape> shapes = context_.schema().shapes();
   while (!updates.empty()) {
-    const std::uint32_t update = shapes[updates.front().table].update;
+    const std::uint32_t table = updates.front().table;
     std::size_t same = 1;
-    while (same < updates.size() && shapes[updates[same].table].update == update) ++same;
-    context_.schema().apply(update, updates.first(same), step_);
+    while (same < updates.size() && updates[same].table == table) ++same;
+    context_.schema().apply(table, updates.first(same), step_);
     updates = updates.subspan(same);
   }
 }

@@ -83,7 +83,7 @@ std::size_t RowStore::apply(const PartitionBlock& block) {
     for (std::size_t i = 0; i < block.rows(table); ++i, ++rows) {
       const std::uint64_t hash = row_hash(salt, block.key(table, i));
       const Slot slot = find(table, hash);
-      block.copy_row(table, i, !slot ? add(table, hash) : writable_row(slot));
+      block.copy_row(table, i, !slot ? add(table, hash) : writable_row(table, slot));
     }
   }
   return rows;
@@ -103,7 +103,7 @@ void RowStore::touch(Slot slot) {
 }
 
 void RowStore::touch_all() {
-  index_.for_each([this](Slot slot) { static_cast<void>(writable_row(slot)); });
+  index_.for_each([this](Slot slot) { static_cast<void>(writable_row(slot.table(), slot)); });
 }
 
 std::size_t RowStore::bytes() const noexcept {

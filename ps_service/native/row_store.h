@@ -56,11 +56,11 @@ class RowStore {
     for (const RowArena& arena : arenas_) arena.prefetch_slabs();
   }
 
-  // The row to be changed; tells the log of it before. Throws std::bad_alloc, and then nothing may
-  // change.
-  [[nodiscard]] float* writable_row(Slot slot) {
-    if (log_.is_watching() && !log_.is_touched(place(slot.table(), slot.row()))) touch(slot);
-    return row(slot);
+  // The row of the table's slot, to be changed; tells the log of it before. Throws std::bad_alloc,
+  // and then nothing may change.
+  [[nodiscard]] float* writable_row(std::uint32_t table, Slot slot) {
+    if (log_.is_watching() && !log_.is_touched(place(table, slot.row()))) touch(slot);
+    return row(table, slot.row());
   }
 
   // Adds a key, which must be absent; the caller fills the row.
