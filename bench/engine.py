@@ -63,6 +63,7 @@ def measure(rows: int, rounds: int) -> Figures:
     side = str(HERE / "sides" / "engine_tensorflow.py")
     figures: Figures = json.loads(call([native, "speed", str(rows), str(rounds)]))
     figures |= json.loads(call([native, "evict", str(rows)]))
+    figures |= json.loads(call([native, "tables", str(rounds)]))
     beside_tf = call([sys.executable, side, "--rows", str(rows), "--rounds", str(rounds)])
     figures |= json.loads(beside_tf.splitlines()[-1])
     figures |= json.loads(call([sys.executable, str(SNAPSHOT_SIDE), str(rows)]))

@@ -253,6 +253,8 @@ class SparseShard:
         A missing key reads its initial weights, a pure function of (seed, table, key, column);
         with `insert` it also gets a row if it is admitted, and rows are as young as `event_time`
         (Unix seconds; 0: unknown, rows keep their age); without it nothing changes.
+        Raises MemoryError that names table, partition and bound if a partition can name no further
+        row; rows that were there, or were added before, stay.
         """
     def push(
         self,

@@ -5,10 +5,10 @@ namespace embermesh {
 inline void EraseVerb::find(std::size_t /*half*/, const Run& run, std::span<const Entry> entries,
                             std::size_t /*first*/) noexcept {
   for (const Entry& entry : entries) {
-    const Slot slot = run.store->index(run.table).find(entry.hash());
+    const Slot slot = run.store->find(entry.table(), entry.hash());
     if (!slot) continue;
-    run.store->erase(run.table, slot);
-    context_.life(entry).erased(run.table, entry.hash());
+    run.store->erase(slot);
+    context_.life(entry).erased(entry.table(), entry.hash());
     ++removed_;
   }
 }

@@ -5,14 +5,14 @@
 
 namespace embermesh {
 
-void FlatIndex::set(Slot slot, std::uint64_t hash, RowNumber row,
+void FlatIndex::set(Slot slot, std::uint64_t hash, std::uint32_t name,
                     std::uint32_t meta) const noexcept {
   if (slot.place_ < 4) {
     slot.bucket_->hashes[slot.place_] = hash;
   } else {
     std::memcpy(slot.bucket_->tail, &hash, sizeof(hash));
   }
-  slot.row() = row;
+  slot.name() = name;
   if (keeps_meta()) slot.meta() = meta;
 }
 
@@ -21,7 +21,7 @@ void FlatIndex::set(Slot slot, std::uint64_t hash, RowNumber row,
 void FlatIndex::erase(Slot slot) noexcept {
   const auto move = [this](Slot to, Slot from) {
     if (to.place_ != from.place_ || to.bucket_ != from.bucket_) {
-      set(to, from.hash(), from.row(), meta_of(from));
+      set(to, from.hash(), from.name(), meta_of(from));
     }
     set(from, 0, kNoRow, 0);
   };
@@ -59,9 +59,9 @@ void FlatIndex::shrink() noexcept {
 }
 
 void FlatIndex::rebuild(std::size_t buckets) {
-  FlatIndex rebuilt(*pool_, keeps_meta());
+  FlatIndex rebuilt(*pool_, layout_.names, keeps_meta());
   rebuilt.make_pages(buckets);
-  for_each([&](Slot slot) { rebuilt.place(slot.hash(), slot.row(), meta_of(slot)); });
+  for_each([&](Slot slot) { rebuilt.place(slot.hash(), slot.name(), meta_of(slot)); });
   rebuilt.size_ = size_;
   swap(rebuilt);
 }
@@ -90,6 +90,13 @@ void FlatIndex::free_pages() noexcept {
   } else if (!pages_.empty()) {
     delete[] pages_.front();
   }
+}
+
+std::size_t FlatIndex::wrapped() const noexcept {
+  if (buckets_ == 0 || !is_full(at(buckets_ - 1))) return 0;
+  std::size_t b = 0;
+  while (b + 1 < buckets_ && is_full(at(b))) ++b;
+  return b + 1;
 }
 
 void FlatIndex::count_probes(std::span<std::uint64_t> lengths) const noexcept {

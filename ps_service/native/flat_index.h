@@ -1,4 +1,4 @@
-// Open-addressing index of one table in one partition: hash -> row, a bucket to a cache line.
+// Open-addressing index of one partition: table and hash -> row, a bucket to a cache line.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "row_arena.h"
+#include "row_names.h"
 #include "simd.h"
 #include "slab_pool.h"
 
@@ -17,8 +17,8 @@ namespace embermesh {
 
 // A cache line of the index: four entries with metadata, or five without.
 //
-//   with:     4 hashes, 4 rows, 4 metadata
-//   without:  4 hashes, the fifth hash (8 bytes), 5 rows, 4 bytes unused
+//   with:     4 hashes, 4 names of rows, 4 metadata
+//   without:  4 hashes, the fifth hash (8 bytes), 5 names of rows, 4 bytes unused
 struct alignas(64) Bucket {
   std::uint64_t hashes[4];
   std::uint32_t tail[8];
@@ -33,17 +33,18 @@ static_assert(sizeof(Bucket) == 64, "a cache line");
 
 // How the entries of a bucket lie.
 struct Layout {
-  unsigned slots;      // 4 or 5
-  unsigned first_row;  // place of their rows in Bucket::tail
+  unsigned slots;       // 4 or 5
+  unsigned first_name;  // place of their rows' names in Bucket::tail
+  RowNames names;
 };
 
 // An entry of an index, or none. The hash stands for the key: within a table each is a function of
-// the other (hash.h).
+// the other (hash.h). Entries of two tables may have equal hashes.
 class Slot {
  public:
   Slot() = default;
-  Slot(Bucket* bucket, unsigned place, unsigned first_row) noexcept
-      : bucket_(bucket), place_(place), first_row_(first_row) {}
+  Slot(Bucket* bucket, unsigned place, const Layout& layout) noexcept
+      : bucket_(bucket), place_(place), first_name_(layout.first_name), names_(layout.names) {}
 
   // Whether there is an entry.
   [[nodiscard]] explicit operator bool() const noexcept { return bucket_ != nullptr; }
@@ -51,21 +52,28 @@ class Slot {
   [[nodiscard]] std::uint64_t hash() const noexcept {
     return place_ < 4 ? bucket_->hashes[place_] : bucket_->fifth_hash();
   }
-  [[nodiscard]] RowNumber& row() const noexcept { return bucket_->tail[first_row_ + place_]; }
+  [[nodiscard]] std::uint32_t table() const noexcept { return names_.table(name()); }
+  [[nodiscard]] RowNumber row() const noexcept { return names_.row(name()); }
+  // After the row was given another number.
+  void set_row(RowNumber row) const noexcept { name() = names_.name(table(), row); }
   // Belongs to whoever keeps account of a row's use; 0 at first. Only of an index that keeps it.
   [[nodiscard]] std::uint32_t& meta() const noexcept { return bucket_->tail[4 + place_]; }
 
  private:
   friend class FlatIndex;
 
+  // kNoRow: empty.
+  [[nodiscard]] std::uint32_t& name() const noexcept { return bucket_->tail[first_name_ + place_]; }
+
   Bucket* bucket_ = nullptr;
   unsigned place_ = 0;
-  unsigned first_row_ = 0;
+  unsigned first_name_ = 0;
+  RowNames names_{1};
 };
 
 // Linear probing by buckets of one cache line. A bucket's entries come before its empty slots, and
 // no entry lies behind a bucket that has an empty slot on the way from its home. So every 64-bit
-// hash is legal (an empty slot is told by its row), a search ends in the first bucket that is not
+// hash is legal (an empty slot is told by its name), a search ends in the first bucket that is not
 // full, and erasing leaves no tombstone.
 //
 // A bucket's home rises with the low half of the hash, so growing copies the entries in order. Up
@@ -76,8 +84,8 @@ class FlatIndex {
  public:
   // `pool` has slabs of kPageBytes and must outlive the index. `keeps_meta`: its slots have
   // metadata, and there is one fewer to a bucket.
-  FlatIndex(SlabPool& pool, bool keeps_meta) noexcept
-      : layout_(keeps_meta ? Layout{4, 0} : Layout{5, 2}), pool_(&pool) {}
+  FlatIndex(SlabPool& pool, RowNames names, bool keeps_meta) noexcept
+      : layout_(keeps_meta ? Layout{4, 0, names} : Layout{5, 2, names}), pool_(&pool) {}
   FlatIndex(FlatIndex&& other) noexcept { swap(other); }
   FlatIndex& operator=(FlatIndex&& other) noexcept {
     swap(other);
@@ -87,12 +95,12 @@ class FlatIndex {
   FlatIndex& operator=(const FlatIndex&) = delete;
   ~FlatIndex() { free_pages(); }
 
-  // The slot of `hash`, or none; valid until the next insert, erase or shrink.
-  [[nodiscard]] Slot find(std::uint64_t hash) const noexcept {
+  // The slot of the table's `hash`, or none; valid until the next insert, erase or shrink.
+  [[nodiscard]] Slot find(std::uint32_t table, std::uint64_t hash) const noexcept {
     if (buckets_ == 0) return {};
     for (std::size_t b = home(hash, buckets_);; b = after(b)) {
       Bucket& bucket = at(b);
-      if (const Slot slot = find_in(bucket, hash, layout_)) return slot;
+      if (const Slot slot = find_in(bucket, table, hash, layout_)) return slot;
       if (!is_full(bucket)) return {};
     }
   }
@@ -106,9 +114,9 @@ class FlatIndex {
           pages_(index.buckets_ > 0 ? index.pages_.data() : &kNoPage),
           layout_(index.layout_) {}
 
-    // The slot of `hash` if it is in its home; none says nothing.
-    [[nodiscard]] Slot find(std::uint64_t hash) const noexcept {
-      return find_in(home_of(hash), hash, layout_);
+    // The slot of the table's `hash` if it is in its home; none says nothing.
+    [[nodiscard]] Slot find(std::uint32_t table, std::uint64_t hash) const noexcept {
+      return find_in(home_of(hash), table, hash, layout_);
     }
     // Asks for the line where find looks.
     void prefetch(std::uint64_t hash) const noexcept { prefetch_line(&home_of(hash)); }
@@ -138,9 +146,10 @@ class FlatIndex {
     if ((size_ + 1) * 4 > buckets_ * kFullQuarters) grow();
   }
 
-  // Adds `hash`, which must be absent, after reserve_one.
-  void insert(std::uint64_t hash, RowNumber row) noexcept {
-    place(hash, row, 0);
+  // Adds the table's `hash`, which must be absent, after reserve_one. `row` is below the names'
+  // bound.
+  void insert(std::uint32_t table, std::uint64_t hash, RowNumber row) noexcept {
+    place(hash, layout_.names.name(table, row), 0);
     ++size_;
   }
 
@@ -158,7 +167,8 @@ class FlatIndex {
   void for_each(std::size_t first, std::size_t count, const Visit& visit) const {
     for (std::size_t b = first; b < first + count && b < buckets_; ++b) {
       Bucket& bucket = at(b);
-      for (unsigned i = 0; i < layout_.slots && bucket.tail[layout_.first_row + i] != kNoRow; ++i) {
+      for (unsigned i = 0; i < layout_.slots && bucket.tail[layout_.first_name + i] != kNoRow;
+           ++i) {
         visit(slot_of(bucket, i));
       }
     }
@@ -168,6 +178,9 @@ class FlatIndex {
   void for_each(const Visit& visit) const {
     for_each(0, buckets_, visit);
   }
+
+  // How many of the first buckets may have entries whose home is among the last.
+  [[nodiscard]] std::size_t wrapped() const noexcept;
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t buckets() const noexcept { return buckets_; }
@@ -195,34 +208,38 @@ class FlatIndex {
   static constexpr Bucket* kNoPage = &no_bucket_;
 
   [[nodiscard]] Slot slot_of(Bucket& bucket, unsigned place) const noexcept {
-    return {&bucket, place, layout_.first_row};
+    return {&bucket, place, layout_};
   }
-  // Without a branch per slot, because which one it is cannot be predicted. Of two slots the first
-  // is the entry: an empty one may hold the same bits, but behind it.
-  [[nodiscard]] static Slot find_in(Bucket& bucket, std::uint64_t hash, Layout layout) noexcept {
+  // Without a branch per slot, because which one it is cannot be predicted. The loop goes on only
+  // where another table has the same hash, or an empty slot the same bits.
+  [[nodiscard]] static Slot find_in(Bucket& bucket, std::uint32_t table, std::uint64_t hash,
+                                    const Layout& layout) noexcept {
     unsigned same = 0;
     for (unsigned i = 0; i < 4; ++i) {
       same |= static_cast<unsigned>(bucket.hashes[i] == hash) << i;
     }
     same |= (static_cast<unsigned>(bucket.fifth_hash() == hash) & (layout.slots & 1U)) << 4;
-    if (same == 0) return {};
-    const Slot slot(&bucket, static_cast<unsigned>(std::countr_zero(same)), layout.first_row);
-    return slot.row() != kNoRow ? slot : Slot{};
+    for (; same != 0; same &= same - 1) {
+      const auto place = static_cast<unsigned>(std::countr_zero(same));
+      const std::uint32_t name = bucket.tail[layout.first_name + place];
+      if (name - layout.names.first(table) < layout.names.bound()) return {&bucket, place, layout};
+    }
+    return {};
   }
   [[nodiscard]] bool is_full(const Bucket& bucket) const noexcept {
-    return bucket.tail[layout_.first_row + layout_.slots - 1] != kNoRow;
+    return bucket.tail[layout_.first_name + layout_.slots - 1] != kNoRow;
   }
   // Number of entries; they come first. Without branches: how many there are can't be predicted.
   [[nodiscard]] unsigned used(const Bucket& bucket) const noexcept {
     unsigned n = 0;
-    for (unsigned i = 0; i < 4; ++i) n += bucket.tail[layout_.first_row + i] != kNoRow ? 1U : 0U;
-    return n + (layout_.slots == 5 && bucket.tail[layout_.first_row + 4] != kNoRow ? 1U : 0U);
+    for (unsigned i = 0; i < 4; ++i) n += bucket.tail[layout_.first_name + i] != kNoRow ? 1U : 0U;
+    return n + (layout_.slots == 5 && bucket.tail[layout_.first_name + 4] != kNoRow ? 1U : 0U);
   }
   [[nodiscard]] std::uint32_t meta_of(Slot slot) const noexcept {
     return keeps_meta() ? slot.meta() : 0;
   }
   [[nodiscard]] bool keeps_meta() const noexcept { return layout_.slots == 4; }
-  void set(Slot slot, std::uint64_t hash, RowNumber row, std::uint32_t meta) const noexcept;
+  void set(Slot slot, std::uint64_t hash, std::uint32_t name, std::uint32_t meta) const noexcept;
 
   [[nodiscard]] static std::size_t home(std::uint64_t hash, std::size_t buckets) noexcept {
     return (hash & 0xFFFFFFFFU) * buckets >> 32;
@@ -247,11 +264,11 @@ class FlatIndex {
     std::swap(pool_, other.pool_);
   }
 
-  void place(std::uint64_t hash, RowNumber row, std::uint32_t meta) noexcept {
+  void place(std::uint64_t hash, std::uint32_t name, std::uint32_t meta) noexcept {
     for (std::size_t b = home(hash, buckets_);; b = after(b)) {
       Bucket& bucket = at(b);
       const unsigned place = used(bucket);
-      if (place < layout_.slots) return set(slot_of(bucket, place), hash, row, meta);
+      if (place < layout_.slots) return set(slot_of(bucket, place), hash, name, meta);
     }
   }
 
@@ -263,7 +280,7 @@ class FlatIndex {
   std::size_t buckets_ = 0;  // below 2^32
   std::vector<Bucket*> pages_;
   std::size_t size_ = 0;
-  Layout layout_{4, 0};
+  Layout layout_{4, 0, RowNames(1)};
   SlabPool* pool_ = nullptr;
 };
 

@@ -55,9 +55,9 @@ std::size_t Partition::evict(Sweep& sweep) {
   const std::scoped_lock lock(mutex_);
   std::size_t removed = 0;
   for (const Sweep::Victim& victim : sweep.slice(store_)) {
-    const Slot slot = store_.index(victim.table).find(victim.hash);
+    const Slot slot = store_.find(victim.table, victim.hash);
     if (!slot) continue;  // named twice
-    store_.erase(victim.table, slot);
+    store_.erase(slot);
     life_.evicted(victim.table, victim.hash, victim.reason);
     ++removed;
   }
@@ -74,15 +74,12 @@ void Partition::add_stats(std::span<TableStats> tables) const {
 }
 
 void Partition::add_stats(IndexStats& stats) const {
-  const std::uint64_t before = stats.rows;
-  for (std::uint32_t table = 0; table < schema_->size(); ++table) {
-    const std::scoped_lock lock(mutex_);
-    const FlatIndex& index = store_.index(table);
-    stats.rows += index.size();
-    stats.slots += index.capacity();
-    index.count_probes(stats.probes);
-  }
-  if (stats.rows > before) ++stats.sampled;
+  const std::scoped_lock lock(mutex_);
+  const FlatIndex& index = store_.index();
+  stats.rows += index.size();
+  stats.slots += index.capacity();
+  index.count_probes(stats.probes);
+  if (index.size() > 0) ++stats.sampled;
 }
 
 std::vector<TableRecords> Partition::copy_records(std::uint32_t now) const {
@@ -90,15 +87,17 @@ std::vector<TableRecords> Partition::copy_records(std::uint32_t now) const {
   const std::scoped_lock lock(mutex_);
   for (std::uint32_t id = 0; id < tables.size(); ++id) {
     if (!schema_->evicts(id)) continue;
-    const RowMetaCodec& codec = schema_->table(id).rows.eviction->meta();
-    TableRecords& table = tables[id];
-    table.keys.reserve(store_.rows(id));
-    table.records.reserve(store_.rows(id));
-    store_.index(id).for_each([&](Slot slot) {
-      table.keys.push_back(key_of(schema_->salt(id), slot.hash()));
-      table.records.push_back(codec.unpack(slot.meta(), now));
-    });
+    tables[id].keys.reserve(store_.rows(id));
+    tables[id].records.reserve(store_.rows(id));
   }
+  if (!schema_->evicts()) return tables;
+  store_.index().for_each([&](Slot slot) {
+    const std::uint32_t id = slot.table();
+    if (!schema_->evicts(id)) return;
+    const RowMetaCodec& codec = schema_->table(id).rows.eviction->meta();
+    tables[id].keys.push_back(key_of(schema_->salt(id), slot.hash()));
+    tables[id].records.push_back(codec.unpack(slot.meta(), now));
+  });
   return tables;
 }
 
@@ -109,7 +108,7 @@ std::size_t Partition::set_records(const LifecycleBlock& block) {
     const RowMetaCodec& codec = schema_->table(id).rows.eviction->meta();
     const std::scoped_lock lock(mutex_);
     for (std::size_t i = 0; i < block.rows(id); ++i) {
-      const Slot slot = store_.index(id).find(row_hash(schema_->salt(id), block.key(id, i)));
+      const Slot slot = store_.find(id, row_hash(schema_->salt(id), block.key(id, i)));
       if (!slot) continue;
       slot.meta() = codec.pack(block.record(id, i));
       ++set;

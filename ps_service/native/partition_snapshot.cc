@@ -26,7 +26,8 @@ PartitionCut Partition::begin_snapshot(bool only_changes) {
   cut.kind = all ? BlockKind::kWhole : BlockKind::kDelta;
   if (all) cut.rows.reserve(store_.size());
   if (!all) cut.removed = log.removed();
-  store_.for_each([&](std::uint32_t table, Slot slot) {
+  store_.index().for_each([&](Slot slot) {
+    const std::uint32_t table = slot.table();
     const RowPlace place = store_.place(table, slot.row());
     if (!log.is_touched(place) && (all || log.changed_before(place))) {
       cut.rows.push_back(SnapshotRow{key_of(schema_->salt(table), slot.hash()), table, slot.row()});
@@ -49,15 +50,14 @@ void Partition::copy_untouched(std::span<SnapshotRow> rows, std::size_t first,
     if (store_.log().is_touched(store_.place(row.table, row.row))) {
       row.row = kNoRow;
     } else {
-      prefetch_row(store_.arena(row.table).row(row.row), schema_->row_bytes(row.table));
+      prefetch_row(store_.row(row.table, row.row), schema_->row_bytes(row.table));
     }
   };
   for (std::size_t i = 0; i < std::min(kAhead, rows.size()); ++i) settle(rows[i]);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i + kAhead < rows.size()) settle(rows[i + kAhead]);
     const SnapshotRow& row = rows[i];
-    if (row.row != kNoRow)
-      block.set_row(row.table, first + i, store_.arena(row.table).row(row.row));
+    if (row.row != kNoRow) block.set_row(row.table, first + i, store_.row(row.table, row.row));
   }
 }
 

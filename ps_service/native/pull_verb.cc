@@ -28,27 +28,27 @@ PullVerb::PullVerb(const VerbContext& context, const Moment& moment, bool insert
                is_line_aligned(values)) {}
 
 [[gnu::noinline]] void PullVerb::put_off(const Run& run, const Entry& entry, std::size_t place) {
-  run.store->index(run.table).prefetch_next(entry.hash());
+  run.store->index().prefetch_next(entry.hash());
   unsettled_.push_back({&entry, place});
 }
 
 [[gnu::always_inline]] inline void PullVerb::find(std::size_t half, const Run& run,
                                                   std::span<const Entry> entries,
                                                   std::size_t first) {
-  const FlatIndex::Reader index(run.store->index(run.table));
-  const RowArena::Reader arena(run.store->arena(run.table));
-  const std::size_t bytes = context_.schema().weight_bytes(run.table);
-  const bool sees = sees_ && context_.schema().evicts(run.table);
+  const RowStore& store = *run.store;
+  const FlatIndex::Reader index(store.index());
+  const std::span<const TableShape> shapes = context_.schema().shapes();
   const float** const rows = rows_[half].data() + first;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Slot slot = index.find(entries[i].hash());
+    const Entry& entry = entries[i];
+    const Slot slot = index.find(entry.table(), entry.hash());
     if (!slot) [[unlikely]] {
-      put_off(run, entries[i], first + i);
+      put_off(run, entry, first + i);
       continue;
     }
-    rows[i] = arena.row(slot.row());
-    prefetch_row(rows[i], bytes);
-    if (sees) see(entries[i], slot);
+    rows[i] = store.row(entry.table(), slot.row());
+    prefetch_row(rows[i], shapes[entry.table()].weight_bytes);
+    if (sees_) see(entry, slot.meta());
   }
 }
 
@@ -68,12 +68,10 @@ void PullVerb::settle(std::size_t half) {
 void PullVerb::look_again(std::size_t half) {
   for (const auto& [entry, place] : unsettled_) {
     const RowStore& store = context_.store(*entry);
-    const Slot slot = store.index(entry->table()).find(entry->hash());
-    const float* row = slot      ? store.arena(entry->table()).row(slot.row())
-                       : insert_ ? add(*entry)
-                                 : nullptr;
-    if (slot && sees_ && context_.schema().evicts(entry->table())) see(*entry, slot);
-    if (row != nullptr) prefetch_row(row, context_.schema().weight_bytes(entry->table()));
+    const Slot slot = store.find(entry->table(), entry->hash());
+    const float* row = slot ? store.row(slot) : insert_ ? add(*entry) : nullptr;
+    if (slot && sees_) see(*entry, slot.meta());
+    if (row != nullptr) prefetch_row(row, context_.schema().shape(entry->table()).weight_bytes);
     rows_[half][place] = row;
   }
   unsettled_.clear();
@@ -85,9 +83,7 @@ const float* PullVerb::add(const Entry& entry) {
   float* const row = store.add(entry.table(), entry.hash());
   fresh_.push_back({row, entry.hash(), entry.table()});
   prefetch_to_write(row, context_.schema().row_bytes(entry.table()));
-  if (sees_ && context_.schema().evicts(entry.table())) {
-    see(entry, store.index(entry.table()).find(entry.hash()));
-  }
+  if (sees_) see(entry, store.find(entry.table(), entry.hash()).meta());
   return row;
 }
 
@@ -98,22 +94,23 @@ void PullVerb::fill_fresh() noexcept {
   fresh_.clear();
 }
 
-[[gnu::always_inline]] inline void PullVerb::finish(std::size_t half, const Run& run,
+[[gnu::always_inline]] inline void PullVerb::finish(std::size_t half, const Run& /*run*/,
                                                     std::span<const Entry> entries,
                                                     std::size_t first) const noexcept {
   const float* const* const rows = rows_[half].data() + first;
-  const std::size_t dim = context_.schema().dim(run.table);
-  const WeightType weights = context_.schema().table(run.table).weights;
+  const std::span<const TableShape> shapes = context_.schema().shapes();
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    float* const out = values_ + entries[i].offset();
+    const Entry& entry = entries[i];
+    const TableShape& table = shapes[entry.table()];
+    float* const out = values_ + entry.offset();
     if (rows[i] == nullptr) [[unlikely]] {
-      context_.schema().fill_initial(run.table, entries[i].hash(), out);
+      context_.schema().fill_initial(entry.table(), entry.hash(), out);
     } else if (streams_) {
-      stream_lines(out, rows[i], dim);
-    } else if (weights == WeightType::kFp32) {
-      copy_floats(out, rows[i], dim);
+      stream_lines(out, rows[i], table.dim);
+    } else if (table.weights == WeightType::kFp32) {
+      copy_floats(out, rows[i], table.dim);
     } else {
-      widen_weights(weights, rows[i], dim, out);
+      widen_weights(table.weights, rows[i], table.dim, out);
     }
   }
 }

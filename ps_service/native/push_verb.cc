@@ -42,36 +42,43 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
   if (sums_.size() < floats) sums_.resize(floats);
 }
 
+// A row goes by the table that stands for all with its update, so that neighbours of two tables may
+// share a call of the optimizer: what differs between these is nothing that an update looks at.
 [[gnu::always_inline]] inline void PushVerb::add(std::size_t half, const Entry& entry, float* row) {
   ++result_.applied;
+  const std::uint32_t table = context_.schema().shape(entry.table()).update;
   halves_[half].add(context_.schema(),
-                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), entry.table()});
+                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), table});
 }
 
 [[gnu::always_inline]] inline void PushVerb::prefetch(
     const Run& run, std::span<const Entry> entries) const noexcept {
   context_.prefetch(run, entries);
-  const std::size_t bytes = context_.schema().dim(run.table) * sizeof(float);
-  for (const Entry& entry : entries) prefetch_row(grads_ + entry.offset(), bytes);
+  const std::span<const TableShape> shapes = context_.schema().shapes();
+  for (const Entry& entry : entries) {
+    prefetch_row(grads_ + entry.offset(), shapes[entry.table()].dim * sizeof(float));
+  }
 }
 
 [[gnu::noinline]] void PushVerb::put_off(const Run& run, const Entry& entry, std::size_t place) {
-  run.store->index(run.table).prefetch_next(entry.hash());
+  run.store->index().prefetch_next(entry.hash());
   unsettled_.push_back({&entry, place});
 }
 
 [[gnu::always_inline]] inline void PushVerb::find(std::size_t half, const Run& run,
                                                   std::span<const Entry> entries,
                                                   std::size_t first) {
-  const FlatIndex::Reader index(run.store->index(run.table));
+  RowStore& store = *run.store;
+  const FlatIndex::Reader index(store.index());
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Slot slot = index.find(entries[i].hash());
+    const Entry& entry = entries[i];
+    const Slot slot = index.find(entry.table(), entry.hash());
     if (!slot) [[unlikely]] {
-      put_off(run, entries[i], first + i);
+      put_off(run, entry, first + i);
       continue;
     }
-    if (sees_) see(entries[i], slot);
-    add(half, entries[i], run.store->writable_row(run.table, slot));
+    if (sees_) see(entry, slot.meta());
+    add(half, entry, store.writable_row(entry.table(), slot));
   }
 }
 
@@ -79,9 +86,9 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
 void PushVerb::settle(std::size_t half) {
   for (const auto& [entry, place] : unsettled_) {
     RowStore& store = context_.store(*entry);
-    const Slot slot = store.index(entry->table()).find(entry->hash());
+    const Slot slot = store.find(entry->table(), entry->hash());
     if (slot) {
-      if (sees_) see(*entry, slot);
+      if (sees_) see(*entry, slot.meta());
       add(half, *entry, store.writable_row(entry->table(), slot));
     } else {
       miss(*entry);
@@ -95,10 +102,9 @@ void PushVerb::miss(const Entry& entry) noexcept {
   context_.life(entry).dropped(entry.table());
 }
 
-void PushVerb::see(const Entry& entry, Slot slot) const noexcept {
+void PushVerb::see(const Entry& entry, RowMeta& meta) const noexcept {
   const auto [shows, clicks] = usage_->of(entry.offset());
-  slot.meta() =
-      context_.life(entry).pushed(entry.table(), entry.hash(), slot.meta(), shows, clicks, moment_);
+  meta = context_.life(entry).pushed(entry.table(), entry.hash(), meta, shows, clicks, moment_);
 }
 
 // The unit has at most as many updates as entries.

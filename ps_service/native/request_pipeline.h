@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "partition.h"
@@ -95,11 +96,9 @@ class UnitSource {
   std::size_t at_;
 };
 
-// Neighbours of one table in one partition, and what they have in common: to look that up for each
-// key would cost more than finding the key.
+// Neighbours of one partition.
 struct Run {
   RowStore* store;
-  std::uint32_t table;
   std::size_t end;  // one past the last, in the unit
 };
 
@@ -110,22 +109,18 @@ class Lane {
   void take(const Unit& unit, const RequestRouter& router, const Partitions& partitions) {
     unit_ = unit;
     runs_.clear();
-    const Entry* const begin = unit.entries.data();
-    const std::size_t offset = static_cast<std::size_t>(begin - router.entries().data());
+    const auto offset = static_cast<std::size_t>(unit.entries.data() - router.entries().data());
     for (std::uint32_t p = unit.first; p < unit.end; ++p) {
       const std::size_t stop = std::min(router.start(p + 1) - offset, size());
-      std::size_t at = runs_.empty() ? 0 : runs_.back().end;
-      while (at < stop) {
-        const std::uint32_t table = begin[at].table();
-        std::size_t end = router.has_one_table() ? stop : at + 1;
-        while (end < stop && begin[end].table() == table) ++end;
-        runs_.push_back({&partitions[p]->store(), table, end});
-        runs_.back().store->prefetch_table(table);
-        at = end;
-      }
+      if (stop == (runs_.empty() ? 0 : runs_.back().end)) continue;
+      runs_.push_back({&partitions[p]->store(), stop});
+      runs_.back().store->prefetch_lists();
     }
-    for (const Run& run : runs_) run.store->index(run.table).prefetch_pages();
     rewind();
+  }
+  // After the first stage: what the second one reads to find rows.
+  void prefetch_slabs() const noexcept {
+    for (const Run& run : runs_) run.store->prefetch_slabs();
   }
   // A stage begins.
   void rewind() noexcept {
@@ -167,12 +162,14 @@ class Lane {
 template <class Verb>
 void run_pipeline(Verb& verb, const Partitions& partitions, UnitSource source, LockWindow& locks) {
   std::array<Lane, 3> lanes;
+  Unit coming = source.next();
   for (std::size_t round = 0;; ++round) {
     Lane& fresh = lanes[round % 3];
     Lane& finding = lanes[(round + 2) % 3];
     Lane& finishing = lanes[(round + 1) % 3];
     const std::size_t half = round % 2;
-    const Unit unit = source.next();
+    const Unit unit = std::exchange(coming, source.next());
+    for (std::uint32_t p = coming.first; p < coming.end; ++p) partitions[p]->prefetch();
     locks.lock_below(unit.end);
     // A divided partition stays locked for its next unit.
     const std::uint32_t done = finding.size() == 0 ? finishing.unit().end : finding.unit().first;
@@ -193,6 +190,7 @@ void run_pipeline(Verb& verb, const Partitions& partitions, UnitSource source, L
               __attribute__((always_inline)) { verb.finish(half ^ 1, run, entries, first); });
     }
     verb.settle(half);
+    fresh.prefetch_slabs();
     if (finishing.size() > 0) locks.unlock_below(done);
   }
 }

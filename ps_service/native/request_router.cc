@@ -45,7 +45,6 @@ void RequestRouter::route(const Request& request, const ThreadTeam::Lease& team)
   if (places_.size() < slices_) places_.resize(slices_);
   starts_.resize(std::size_t{request.partitions} + 1);
   size_ = request.keys.size();
-  has_one_table_ = request.schema.size() == 1;
   team.run(slices_, [&](std::size_t slice) { count(request, slice); });
   turn_counts_into_places(request.partitions);
   team.run(slices_, [&](std::size_t slice) { place(request, slice); });

@@ -57,8 +57,6 @@ class RequestRouter {
   [[nodiscard]] std::size_t start(std::uint32_t partition) const noexcept {
     return starts_[partition];
   }
-  // Whether all entries are of one table.
-  [[nodiscard]] bool has_one_table() const noexcept { return has_one_table_; }
 
  private:
   void reserve(std::size_t keys);
@@ -69,7 +67,6 @@ class RequestRouter {
 
   std::size_t capacity_ = 0;
   std::size_t size_ = 0;
-  bool has_one_table_ = false;
   std::size_t slices_ = 1;
   std::unique_ptr<Entry[]> entries_;
   std::vector<std::size_t> starts_;

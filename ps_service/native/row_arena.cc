@@ -15,33 +15,35 @@ std::uint32_t RowArena::units_for(std::size_t floats) noexcept {
   return static_cast<std::uint32_t>(lines - units <= units / 8 ? lines : units);
 }
 
-RowArena::RowArena(SlabPool& pool, std::uint32_t units) noexcept
-    : pool_(&pool),
-      units_(units),
-      slab_rows_(static_cast<std::uint32_t>(pool.slab_bytes() / (units * kUnitBytes))),
+RowArena::RowArena(SlabPool& pool, std::uint32_t units, RowNumber bound) noexcept
+    : row_bytes_(units * kUnitBytes),
+      slab_rows_(static_cast<std::uint32_t>(pool.slab_bytes() / row_bytes_)),
       slab_words_(static_cast<std::uint32_t>((slab_rows_ + kWordBits - 1) / kWordBits)),
-      slab_units_(pool.slab_bytes() / kUnitBytes),
-      slab_shift_(std::countr_zero(slab_units_)) {}
+      pool_(&pool) {
+  place_bits_ = static_cast<std::uint32_t>(std::bit_width(slab_rows_ - 1));
+  place_mask_ = (std::uint32_t{1} << place_bits_) - 1;
+  most_rows_ = std::size_t{bound >> place_bits_} * slab_rows_;  // whole slabs
+}
 
 RowArena::~RowArena() {
   if (!slabs_.empty()) pool_->release(slabs_);
 }
 
 void RowArena::swap(RowArena& other) noexcept {
-  std::swap(pool_, other.pool_);
-  std::swap(units_, other.units_);
+  std::swap(slabs_, other.slabs_);
+  std::swap(place_bits_, other.place_bits_);
+  std::swap(place_mask_, other.place_mask_);
+  std::swap(row_bytes_, other.row_bytes_);
   std::swap(slab_rows_, other.slab_rows_);
   std::swap(slab_words_, other.slab_words_);
-  std::swap(slab_units_, other.slab_units_);
-  std::swap(slab_shift_, other.slab_shift_);
   std::swap(rows_, other.rows_);
+  std::swap(most_rows_, other.most_rows_);
+  std::swap(pool_, other.pool_);
   std::swap(first_open_, other.first_open_);
-  std::swap(slabs_, other.slabs_);
   std::swap(used_, other.used_);
 }
 
 void RowArena::add_slab() {
-  if ((slabs_.size() + 1) << slab_shift_ > kNoRow) throw std::bad_alloc();
   // Room first, so that a slab is never lost.
   if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 1);
   const std::size_t words = used_.size() + slab_words_;
@@ -61,12 +63,12 @@ RowNumber RowArena::allocate() {
   ++rows_;
   const std::size_t slab = first_open_ / slab_words_;
   const std::size_t place = (first_open_ % slab_words_) * kWordBits + bit;
-  return static_cast<RowNumber>((slab << slab_shift_) + place * units_);
+  return static_cast<RowNumber>((slab << place_bits_) + place);
 }
 
 void RowArena::free(RowNumber number) noexcept {
-  const std::size_t slab = number >> slab_shift_;
-  const std::size_t place = (number & (slab_units_ - 1)) / units_;
+  const std::size_t slab = number >> place_bits_;
+  const std::size_t place = place_of(number);
   const std::size_t word = slab * slab_words_ + place / kWordBits;
   used_[word] &= ~(std::uint64_t{1} << place % kWordBits);
   first_open_ = std::min(first_open_, word);
@@ -80,7 +82,7 @@ void RowArena::free(RowNumber number) noexcept {
 
 void RowArena::move_down(RowNumber& number) noexcept {
   const RowNumber lower = allocate();  // never throws: a row beyond means a free place before
-  std::memcpy(row(lower), row(number), units_ * kUnitBytes);
+  std::memcpy(row(lower), row(number), row_bytes_);
   free(number);
   number = lower;
 }
@@ -94,8 +96,8 @@ bool RowArena::is_last_slab_empty() const noexcept {
 }
 
 std::size_t RowArena::bytes() const noexcept {
-  const std::size_t slab_bytes = slab_units_ * kUnitBytes;
-  return slabs_.size() * (slab_bytes + sizeof(std::byte*)) + used_.size() * sizeof(std::uint64_t);
+  return slabs_.size() * (pool_->slab_bytes() + sizeof(std::byte*)) +
+         used_.size() * sizeof(std::uint64_t);
 }
 
 }  // namespace embermesh

@@ -1,20 +1,17 @@
-// Rows of one width in slabs. A row is named by 32 bits and moves only when its arena is compacted.
+// Rows of one width in slabs. A row has a number and moves only when its arena is compacted.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
+#include "row_names.h"
+#include "simd.h"
 #include "slab_pool.h"
 
 namespace embermesh {
-
-// Number of a row within its arena: its position in units of 16 bytes.
-using RowNumber = std::uint32_t;
-inline constexpr RowNumber kNoRow = std::numeric_limits<RowNumber>::max();
 
 // The lowest free place is taken first, and slabs without a row at the end go back to the pool.
 // Not thread-safe: its partition's lock guards it.
@@ -27,8 +24,9 @@ class RowArena {
   // so that a row of n lines is never spread over n + 1.
   [[nodiscard]] static std::uint32_t units_for(std::size_t floats) noexcept;
 
-  // Rows of `units` units each. `pool` must outlive the arena and its slabs must hold a row.
-  RowArena(SlabPool& pool, std::uint32_t units) noexcept;
+  // Rows of `units` units each, with numbers below `bound`. `pool` must outlive the arena and its
+  // slabs must hold a row.
+  RowArena(SlabPool& pool, std::uint32_t units, RowNumber bound) noexcept;
 
   RowArena(RowArena&& other) noexcept { swap(other); }
   RowArena& operator=(RowArena&& other) noexcept {
@@ -39,7 +37,12 @@ class RowArena {
   RowArena& operator=(const RowArena&) = delete;
   ~RowArena();
 
-  // An uninitialised row. Throws std::bad_alloc, and then nothing has changed.
+  // Whether all numbers are in use, most_rows() of them.
+  [[nodiscard]] bool is_full() const noexcept { return rows_ == most_rows_; }
+  [[nodiscard]] std::size_t most_rows() const noexcept { return most_rows_; }
+
+  // An uninitialised row, of an arena that is not full. Throws std::bad_alloc, and then nothing has
+  // changed.
   [[nodiscard]] RowNumber allocate();
 
   // Gives a row's place back.
@@ -47,25 +50,13 @@ class RowArena {
 
   // Valid until the row is freed.
   [[nodiscard]] float* row(RowNumber number) const noexcept {
-    const std::size_t within = number & (slab_units_ - 1);
-    return reinterpret_cast<float*>(slabs_[number >> slab_shift_] + within * kUnitBytes);
+    return reinterpret_cast<float*>(slabs_[number >> place_bits_] + place_of(number) * row_bytes_);
   }
 
-  // Finds many rows in turn: holds what that takes in registers. Good until the next allocate().
-  class Reader {
-   public:
-    explicit Reader(const RowArena& arena) noexcept
-        : slabs_(arena.slabs_.data()), shift_(arena.slab_shift_), mask_(arena.slab_units_ - 1) {}
-
-    [[nodiscard]] float* row(RowNumber number) const noexcept {
-      return reinterpret_cast<float*>(slabs_[number >> shift_] + (number & mask_) * kUnitBytes);
-    }
-
-   private:
-    std::byte* const* slabs_;
-    int shift_;
-    std::size_t mask_;
-  };
+  // Asks for the list of slabs, without which no row is found.
+  void prefetch_slabs() const noexcept {
+    prefetch_line<Cache::kFirst>(static_cast<const void*>(slabs_.data()));
+  }
 
   // Less than half of the places are in use, in more slabs than the rows need.
   [[nodiscard]] bool is_sparse() const noexcept {
@@ -73,12 +64,12 @@ class RowArena {
   }
   // Moves the row to a lower slab, and `number` with it, if it lies beyond those that are needed.
   void pack(RowNumber& number) noexcept {
-    if (number >= needed_slabs() << slab_shift_) move_down(number);
+    if (number >= needed_slabs() << place_bits_) move_down(number);
   }
 
   // Above the number of every row.
   [[nodiscard]] RowNumber row_bound() const noexcept {
-    return static_cast<RowNumber>(slabs_.size() << slab_shift_);
+    return static_cast<RowNumber>(slabs_.size() << place_bits_);
   }
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::size_t bytes() const noexcept;
@@ -94,15 +85,20 @@ class RowArena {
     return (rows_ + slab_rows_ - 1) / slab_rows_;
   }
 
-  SlabPool* pool_ = nullptr;
-  std::uint32_t units_ = 1;
+  [[nodiscard]] std::size_t place_of(RowNumber number) const noexcept {
+    return number & place_mask_;
+  }
+
+  std::vector<std::byte*> slabs_;
+  std::uint32_t place_bits_ = 0;  // of a number, for the place in the slab; above is the slab
+  std::uint32_t place_mask_ = 0;
+  std::uint32_t row_bytes_ = kUnitBytes;
   std::uint32_t slab_rows_ = 1;
   std::uint32_t slab_words_ = 1;  // words of used_ per slab
-  std::size_t slab_units_ = 1;
-  int slab_shift_ = 0;
   std::size_t rows_ = 0;
-  std::size_t first_open_ = 0;  // no word of used_ before this has a free place
-  std::vector<std::byte*> slabs_;
+  std::size_t most_rows_ = 0;
+  SlabPool* pool_ = nullptr;
+  std::size_t first_open_ = 0;       // no word of used_ before this has a free place
   std::vector<std::uint64_t> used_;  // a bit per place; those beyond a slab's rows are always set
 };
 

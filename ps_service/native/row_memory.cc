@@ -5,7 +5,7 @@
 
 namespace embermesh {
 
-RowMemory::RowMemory(const Schema& schema) {
+RowMemory::RowMemory(const Schema& schema) : names_(schema.size()) {
   for (std::size_t table = 0; table < schema.size(); ++table) {
     const std::uint32_t units = RowArena::units_for(schema.table(table).row_floats());
     const auto known = std::ranges::find(widths_, units, &Width::units);

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "flat_index.h"
 #include "row_arena.h"
+#include "row_names.h"
 #include "slab_pool.h"
 #include "table_config.h"
 
@@ -20,13 +22,13 @@ class RowMemory {
  public:
   explicit RowMemory(const Schema& schema);
 
+  [[nodiscard]] RowNames names() const noexcept { return names_; }
+
   [[nodiscard]] std::size_t arenas() const noexcept { return widths_.size(); }
-  // Place of the table's arena, below arenas().
-  [[nodiscard]] std::uint32_t arena_of(std::size_t table) const noexcept {
-    return arena_of_[table];
-  }
+  // Per table, place of its arena, below arenas().
+  [[nodiscard]] std::span<const std::uint32_t> arena_of() const noexcept { return arena_of_; }
   [[nodiscard]] RowArena make_arena(std::size_t arena) noexcept {
-    return {*widths_[arena].pool, widths_[arena].units};
+    return {*widths_[arena].pool, widths_[arena].units, names_.bound()};
   }
   [[nodiscard]] SlabPool& index_pool() noexcept { return index_pool_; }
 
@@ -41,6 +43,7 @@ class RowMemory {
 
   [[nodiscard]] SlabPool& pool_for(std::uint32_t units);
 
+  RowNames names_;
   SlabPool index_pool_{FlatIndex::kPageBytes};
   std::deque<SlabPool> row_pools_;  // one per size of slab
   std::vector<Width> widths_;

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "row_arena.h"
+#include "row_names.h"
 
 namespace embermesh {
 

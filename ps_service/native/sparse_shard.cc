@@ -78,7 +78,7 @@ SparseShard::SparseShard(std::vector<TableConfig> tables, std::int64_t partition
       team_(checked_threads(threads)) {
   for (std::uint32_t p = 0; p < partitions_; ++p) {
     partition_.push_back(
-        std::make_unique<Partition>(schema_, memory_, partitions_, snapshots_.now()));
+        std::make_unique<Partition>(schema_, memory_, p, partitions_, snapshots_.now()));
   }
 }
 
@@ -293,7 +293,7 @@ std::string SparseShard::dump_partition(std::int64_t partition) const {
 std::size_t SparseShard::load_partition(std::span<const std::byte> data) {
   const PartitionBlock block(data, schema_, partitions_);
   if (block.kind() == BlockKind::kDelta) return partition_[block.partition()]->change(block);
-  RowStore store(schema_, memory_);
+  RowStore store(schema_, memory_, block.partition());
   const std::size_t loaded = store.apply(block);
   partition_[block.partition()]->replace(std::move(store));
   return loaded;

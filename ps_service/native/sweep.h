@@ -20,8 +20,9 @@ namespace embermesh {
 //     sweep.think();
 //   }
 //
-// Between slices the partition may change in any way. What is then missed is found by the next
-// sweep; what was used in the meantime is not removed.
+// First all rows are looked at, whatever their table; then tables that are above their limit lose
+// the rows of lowest rank, table by table. Between slices the partition may change in any way. What
+// is then missed is found by the next sweep; what was used in the meantime is not removed.
 class Sweep {
  public:
   struct Victim {
@@ -46,30 +47,41 @@ class Sweep {
   static constexpr std::size_t kRows = 2048;  // per slice; an eighth of it where norms are read
 
  private:
-  // A row above the table's limit, if it is still what it was.
+  // A row above its table's limit, if it is still what it was.
   struct Candidate {
     std::uint64_t rank;
     std::uint64_t hash;
     friend auto operator<=>(const Candidate&, const Candidate&) = default;
   };
 
-  void scan(RowStore& store, const EvictionPolicy& policy);
-  void trim(RowStore& store, const EvictionPolicy& policy);
-  void begin_table(const RowStore& store, const EvictionPolicy& policy);
-  void next_table() noexcept;
+  struct Table {
+    std::uint64_t most = 0;     // rows it may have
+    std::uint64_t fewest = 0;   // rows that stay
+    std::uint64_t leaving = 0;  // rows that this slice names
+    bool ranks_rows = false;    // it had too many when the sweep began
+    std::uint64_t excess = 0;   // rows to trim
+    std::vector<Candidate> candidates;
+  };
+
+  void begin(const RowStore& store);
+  void scan(RowStore& store);
+  void look_at(const RowStore& store, Slot slot);
+  void trim(const RowStore& store);
+  [[nodiscard]] const EvictionPolicy& policy(std::size_t table) const noexcept {
+    return *schema_->table(table).rows.eviction;
+  }
 
   const Schema* schema_;
   std::uint32_t partitions_;
   std::uint32_t now_;
-  std::uint32_t table_ = 0;
-  bool is_begun_ = false;     // the present table
-  bool is_scanned_ = false;   // the present table
-  bool ranks_rows_ = false;   // it has too many
-  std::size_t buckets_ = 0;   // of the index, at the last slice
-  std::size_t bucket_ = 0;    // the scan is through with those from here on
-  std::uint64_t excess_ = 0;  // rows to trim
-  std::size_t trimmed_ = 0;   // candidates looked at
-  std::vector<Candidate> candidates_;
+  std::vector<Table> tables_;
+  bool reads_norms_ = false;  // some table goes by them
+  bool is_begun_ = false;
+  bool is_scanned_ = false;
+  std::uint32_t table_ = 0;     // that is being trimmed
+  std::size_t buckets_ = 0;     // of the index, at the last slice
+  std::size_t bucket_ = 0;      // the scan is through with those from here on
+  std::size_t trimmed_ = 0;     // candidates of table_ looked at
   std::vector<float> widened_;  // weights of one row
   std::vector<Victim> victims_;
 };

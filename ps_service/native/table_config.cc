@@ -1,13 +1,36 @@
 #include "table_config.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <stdexcept>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "simd.h"
 
 namespace embermesh {
+namespace {
+
+// All that decides what a gradient does to a row, whatever its table.
+using Update = std::tuple<std::size_t, WeightType, std::string_view, ParamMap, std::string_view,
+                          ParamMap, double, double, double>;
+
+Update update_of(const TableConfig& table) {
+  const UpdateOptions& options = table.rule->options();
+  return {table.dim,
+          table.weights,
+          table.optimizer().name(),
+          table.optimizer().params(),
+          options.schedule,
+          options.schedule_params,
+          options.clip_value,
+          options.clip_norm,
+          options.weight_decay};
+}
+
+}  // namespace
 
 TableConfig::TableConfig(std::string table_name, std::int64_t table_dim,
                          std::string_view optimizer_name, const ParamMap& optimizer_params,
@@ -40,16 +63,22 @@ Schema::Schema(std::vector<TableConfig> tables, std::uint64_t seed)
                                 " tables, got " + std::to_string(tables_.size()));
   }
   std::set<std::string_view> names;
+  std::map<Update, std::uint32_t> updates;
   for (const TableConfig& table : tables_) {
     if (!names.insert(table.name).second) {
       throw std::invalid_argument("tables: the name '" + table.name + "' is used twice");
     }
     salts_.push_back(table_salt(static_cast<std::uint32_t>(salts_.size())));
-    row_bytes_.push_back(table.row_floats() * sizeof(float));
-    evicts_.push_back(table.rows.eviction->is_off() ? 0 : 1);
-    any_evicts_ = any_evicts_ || evicts_.back() != 0;
+    const auto id = static_cast<std::uint32_t>(shapes_.size());
+    const TableShape& shape = shapes_.emplace_back(
+        TableShape{.dim = static_cast<std::uint32_t>(table.dim),
+                   .weight_bytes = static_cast<std::uint32_t>(table.state_offset() * sizeof(float)),
+                   .row_bytes = static_cast<std::uint32_t>(table.row_floats() * sizeof(float)),
+                   .update = updates.emplace(update_of(table), id).first->second,
+                   .weights = table.weights,
+                   .evicts = !table.rows.eviction->is_off()});
+    any_evicts_ = any_evicts_ || shape.evicts;
     any_scores_ = any_scores_ || table.rows.eviction->scores_pushes();
-    widest_row_bytes_ = std::max(widest_row_bytes_, row_bytes_.back());
     has_whole_lines_ = has_whole_lines_ && table.weights == WeightType::kFp32 &&
                        table.dim * sizeof(float) % kCacheLine == 0;
   }

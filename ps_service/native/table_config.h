@@ -40,6 +40,16 @@ struct TableConfig {
   RowPolicy rows;
 };
 
+// What the hot path asks of a table for every key.
+struct TableShape {
+  std::uint32_t dim;
+  std::uint32_t weight_bytes;  // of a row; the optimizer's state follows
+  std::uint32_t row_bytes;
+  std::uint32_t update;  // the first table whose rows are updated in just the same way
+  WeightType weights;
+  bool evicts;
+};
+
 // A step of training as the tables see it: its number, and each table's learning-rate factor.
 struct TrainStep {
   std::uint64_t number;
@@ -54,21 +64,20 @@ class Schema {
 
   [[nodiscard]] std::size_t size() const noexcept { return tables_.size(); }
   [[nodiscard]] const TableConfig& table(std::size_t id) const noexcept { return tables_[id]; }
-  [[nodiscard]] std::size_t dim(std::size_t id) const noexcept { return tables_[id].dim; }
+  [[nodiscard]] const TableShape& shape(std::size_t id) const noexcept { return shapes_[id]; }
+  [[nodiscard]] std::span<const TableShape> shapes() const noexcept { return shapes_; }
+  [[nodiscard]] std::size_t dim(std::size_t id) const noexcept { return shapes_[id].dim; }
   [[nodiscard]] std::uint64_t salt(std::size_t id) const noexcept { return salts_[id]; }
-  [[nodiscard]] std::size_t row_bytes(std::size_t id) const noexcept { return row_bytes_[id]; }
+  [[nodiscard]] std::size_t row_bytes(std::size_t id) const noexcept {
+    return shapes_[id].row_bytes;
+  }
   // Whether rows of the table may be evicted, so that their metadata is kept.
-  [[nodiscard]] bool evicts(std::size_t id) const noexcept { return evicts_[id] != 0; }
+  [[nodiscard]] bool evicts(std::size_t id) const noexcept { return shapes_[id].evicts; }
   // Whether any table does, and whether any goes by what pushes bring.
   [[nodiscard]] bool evicts() const noexcept { return any_evicts_; }
   [[nodiscard]] bool scores_pushes() const noexcept { return any_scores_; }
-  [[nodiscard]] std::size_t widest_row_bytes() const noexcept { return widest_row_bytes_; }
   // Whether the weights of every table are float32 and fill cache lines of 64 bytes.
   [[nodiscard]] bool has_whole_lines() const noexcept { return has_whole_lines_; }
-
-  [[nodiscard]] std::size_t weight_bytes(std::size_t id) const noexcept {
-    return tables_[id].state_offset() * sizeof(float);
-  }
 
   // Random bits that belong to the key of this row_hash.
   [[nodiscard]] std::uint64_t row_bits(std::uint64_t hash) const noexcept {
@@ -84,8 +93,8 @@ class Schema {
   // Step number `number` of training, counted from 1.
   [[nodiscard]] TrainStep train_step(std::uint64_t number) const;
 
-  // Updates rows of one table. The outcome for a row depends on the row, its key, its gradient and
-  // the step alone.
+  // Updates rows of one table, and of those with its update. The outcome for a row depends on the
+  // row, its key, its gradient and the step alone.
   void apply(std::size_t id, std::span<const RowUpdate> updates,
              const TrainStep& step) const noexcept;
 
@@ -93,11 +102,9 @@ class Schema {
   std::vector<TableConfig> tables_;
   std::uint64_t seed_;
   std::vector<std::uint64_t> salts_;
-  std::vector<std::size_t> row_bytes_;
-  std::vector<std::uint8_t> evicts_;
+  std::vector<TableShape> shapes_;
   bool any_evicts_ = false;
   bool any_scores_ = false;
-  std::size_t widest_row_bytes_ = 0;
   bool has_whole_lines_ = true;
 };
 

@@ -36,7 +36,7 @@ class VerbContext {
   // The first stage of every verb.
   [[gnu::always_inline]] void prefetch(const Run& run,
                                        std::span<const Entry> entries) const noexcept {
-    const FlatIndex::Reader index(run.store->index(run.table));
+    const FlatIndex::Reader index(run.store->index());
     for (const Entry& entry : entries) index.prefetch(entry.hash());
   }
 
@@ -97,8 +97,9 @@ class PullVerb {
   void fill_fresh() noexcept;
   // What was not found at home waits for the end of its unit.
   void put_off(const Run& run, const Entry& entry, std::size_t place);
-  void see(const Entry& entry, Slot slot) const noexcept {
-    slot.meta() = context_.life(entry).pulled(entry.table(), entry.hash(), slot.meta(), moment_);
+  void see(const Entry& entry, RowMeta& meta) const noexcept {
+    if (!context_.schema().evicts(entry.table())) return;
+    meta = context_.life(entry).pulled(entry.table(), entry.hash(), meta, moment_);
   }
 
   VerbContext context_;
@@ -196,7 +197,7 @@ class PushVerb {
   void miss(const Entry& entry) noexcept;
   void put_off(const Run& run, const Entry& entry, std::size_t place);
   // Counts the key's samples on its row.
-  void see(const Entry& entry, Slot slot) const noexcept;
+  void see(const Entry& entry, RowMeta& meta) const noexcept;
 
   VerbContext context_;
   Moment moment_;

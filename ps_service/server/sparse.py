@@ -32,7 +32,7 @@ from ps_service.server.requests import gradient_of, gradient_with, read_of
 from ps_service.server.snapshot import Restored, SparseSnapshot
 from ps_service.server.verbs import SharedVerbs
 from ps_service.tables import TableSpec
-from services.kit.errors import Conflict, InvalidInput
+from services.kit.errors import Conflict, Exhausted, InvalidInput
 from services.kit.storage import Storage
 from services.kit.telemetry import timed
 from services.wire import ps_pb2, ps_pb2_grpc
@@ -280,13 +280,16 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
         request = read.request
         if not request.read_only:
             state.lifecycle.observe(request.event_time)
-        values = state.shard.pull(
-            read.counts,
-            read.keys,
-            insert=not request.read_only,
-            step=state.restored.step + request.caller.step,
-            event_time=request.event_time,
-        )
+        try:
+            values = state.shard.pull(
+                read.counts,
+                read.keys,
+                insert=not request.read_only,
+                step=state.restored.step + request.caller.step,
+                event_time=request.event_time,
+            )
+        except MemoryError as error:
+            raise Exhausted(str(error)) from error
         purpose = "read_only" if request.read_only else "train"
         self._metrics.pulled_keys.labels(purpose).inc(len(read.keys))
         if request.value_coding != ps_pb2.VALUE_CODING_FP32:

@@ -72,10 +72,16 @@ class TooLarge(InvalidInput):
     http_status = 413
 
 
-class TooManyRequests(EmbermeshError):
-    """The caller asks too often; `retry_after` seconds later there is room again."""
+class Exhausted(EmbermeshError):
+    """There is no room for more: of memory, or of what can be numbered."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    http_status = 507
+
+
+class TooManyRequests(Exhausted):
+    """The caller asks too often; `retry_after` seconds later there is room again."""
+
     http_status = 429
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
@@ -115,7 +121,7 @@ _FAMILY: tuple[type[EmbermeshError], ...] = (
     Conflict,
     Unauthenticated,
     Forbidden,
-    TooManyRequests,
+    Exhausted,
     Damaged,
     Unavailable,
     DeadlineExceeded,

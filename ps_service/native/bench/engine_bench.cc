@@ -3,6 +3,7 @@
 //
 //   engine_bench speed ROWS ROUNDS    pull, push, insert: one thread and two
 //   engine_bench evict ROWS           how resident memory falls when 90 % of the rows are erased
+//   engine_bench tables ROUNDS        pull and push of a trainer's batch: 26 tables and one
 #include <unistd.h>
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "contest.h"
 #include "huge_pages.h"
 #include "limit.h"
+#include "many_tables.h"
 #include "sparse_shard.h"
 #include "workload.h"
 
@@ -241,8 +243,10 @@ int main(int argc, char** argv) {
     print(EngineBench(rows, std::strtoull(argv[3], nullptr, 10)).run());
   } else if (task == "evict") {
     print(measure_eviction(rows));
+  } else if (task == "tables") {
+    print(measure_many_tables(rows));
   } else {
-    std::fprintf(stderr, "usage: engine_bench speed ROWS ROUNDS | engine_bench evict ROWS\n");
+    std::fprintf(stderr, "usage: engine_bench speed ROWS ROUNDS | evict ROWS | tables ROUNDS\n");
     return 2;
   }
 }

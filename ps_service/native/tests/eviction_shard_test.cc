@@ -247,6 +247,37 @@ TEST(EvictionShard, KeysOfEveryRequestAreCountedByPartition) {
   EXPECT_EQ(shard.partition_keys(), expected);
 }
 
+// All tables are looked at in one walk; each goes by its own rules.
+TEST(EvictionShard, TablesOfOnePartitionAreJudgedApart) {
+  SparseShard shard({ruled("stays", {}, 2), ruled("old", evicting({{"ttl", {{"seconds", 50.0}}}})),
+                     ruled("many", evicting({{"lru", {{"rows", 400.0}}}}), 5),
+                     ruled("few", evicting({{"lru", {{"rows", 300.0}}}}))},
+                    1, 1);
+  Keys keys;
+  for (int table = 0; table < 4; ++table) {
+    for (std::uint64_t key = 0; key < 3000; ++key) keys.push_back(key);
+  }
+  const std::vector<std::uint32_t> counts(4, 3000);
+  std::vector<float> values(shard.request_floats(counts, keys.size()));
+  shard.pull(counts, keys, true, values.data(), {1, kNow});
+  const std::vector<std::uint32_t> again(4, 100);
+  Keys young;
+  for (std::uint64_t table = 0; table < 4; ++table) {
+    for (std::uint64_t i = 0; i < 100; ++i) young.push_back(1000 * (table % 3) + i);
+  }
+  shard.pull(again, young, true, values.data(), {2, kNow + 60});
+  EXPECT_EQ(shard.evict(0, kNow + 60), 2900U + 2600U + 2700U);
+  EXPECT_EQ(shard.rows(), (Keys{3000, 100, 400, 300}));
+  EXPECT_EQ(shard.export_rows(1).keys, range(1000, 1100));
+  EXPECT_EQ(evicted(shard, Reason::kTtl, 1), 2900U);
+  EXPECT_EQ(evicted(shard, Reason::kLru, 2), 2600U);
+  const Keys left = shard.export_rows(2).keys;
+  for (std::uint64_t key = 2000; key < 2100; ++key) {
+    EXPECT_TRUE(std::ranges::binary_search(left, key)) << key;
+  }
+  EXPECT_EQ(evict_all(shard, kNow + 60), 0U);
+}
+
 double thread_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -261,11 +292,11 @@ TEST(EvictionShard, NoSliceHoldsTheLockForLong) {
     const Schema schema({ruled("t", evicting(rules), 64)}, 1);
     RowMemory memory(schema);
     const std::atomic<std::uint64_t> snapshots = 0;
-    Partition partition(schema, memory, 1, snapshots);
+    Partition partition(schema, memory, 0, 1, snapshots);
     for (std::uint64_t key = 0; key < 200'000; ++key) {
       const std::uint64_t hash = row_hash(schema.salt(0), key);
       std::fill_n(partition.store().add(0, hash), 64, 1.0F);
-      const Slot slot = partition.store().index(0).find(hash);
+      const Slot slot = partition.store().find(0, hash);
       slot.meta() = partition.life().pulled(0, hash, slot.meta(), {1, kNow});
     }
     double longest = 0.0;

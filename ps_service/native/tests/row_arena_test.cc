@@ -23,7 +23,7 @@ class RowArenaTest : public testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(RowArenaTest, RowsAreAlignedAndDisjointWhateverComesAndGoes) {
   SlabPool pool(1024);
-  RowArena arena(pool, GetParam());
+  RowArena arena(pool, GetParam(), kNoRow);
   const std::size_t floats = GetParam() * RowArena::kUnitFloats;
   std::vector<std::pair<RowNumber, float>> rows;
   std::mt19937 random(5);
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Widths, RowArenaTest, testing::Values(1, 3, 8, 13, 64))
 
 TEST(RowArena, GivesSlabsBackAsRowsGo) {
   SlabPool pool(SlabPool::kChunkBytes / 2);
-  RowArena arena(pool, 8);
+  RowArena arena(pool, 8, kNoRow);
   std::vector<RowNumber> rows;
   for (int i = 0; i < 40000; ++i) rows.push_back(arena.allocate());
   EXPECT_GE(pool.mapped_bytes(), 40000U * 128);
@@ -72,18 +72,31 @@ TEST(RowArena, GivesSlabsBackAsRowsGo) {
   EXPECT_EQ(pool.mapped_bytes(), 0U);
 }
 
+TEST(RowArena, NumbersStayBelowTheBoundAndAreUsedAgain) {
+  SlabPool pool(1024);
+  RowArena arena(pool, 13, 19);  // four rows to a slab
+  std::set<RowNumber> numbers;
+  while (!arena.is_full()) numbers.insert(arena.allocate());
+  EXPECT_EQ(numbers.size(), arena.most_rows());
+  EXPECT_EQ(numbers.size(), 16U);  // of whole slabs
+  EXPECT_LT(*numbers.rbegin(), 19U);
+  arena.free(5);
+  EXPECT_FALSE(arena.is_full());
+  EXPECT_EQ(arena.allocate(), 5U);
+}
+
 TEST(RowArena, MovingHandsTheRowsOver) {
   SlabPool pool(1024);
-  RowArena from(pool, 2);
+  RowArena from(pool, 2, kNoRow);
   const RowNumber row = from.allocate();
   from.row(row)[0] = 5.0F;
   RowArena to(std::move(from));
   EXPECT_EQ(to.row(row)[0], 5.0F);
-  RowArena other(pool, 2);
+  RowArena other(pool, 2, kNoRow);
   static_cast<void>(other.allocate());
   other = std::move(to);
   EXPECT_EQ(other.row(row)[0], 5.0F);
-  EXPECT_EQ(other.allocate(), 2U);
+  EXPECT_EQ(other.allocate(), 1U);
 }
 
 TEST(SlabPool, SlabsAreDistinctAndReused) {

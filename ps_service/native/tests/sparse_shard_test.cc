@@ -58,6 +58,78 @@ TEST(SparseShard, RowsOfTheWidestTableFit) {
   EXPECT_EQ(pull(shard, {50, 50}, keys, false), wide);
 }
 
+// Of two tables of one width, so that nothing but the table tells their rows apart.
+TEST(SparseShard, KeysOfEqualHashesInTwoTablesAreTwoRows) {
+  const auto twins = [](std::uint64_t key) { return key ^ table_salt(0) ^ table_salt(1); };
+  SparseShard both({make_table("a", 4), make_table("b", 4)}, 4, 1);
+  SparseShard apart({make_table("a", 4), make_table("b", 4)}, 4, 1);
+  Keys keys(600);
+  for (std::size_t i = 0; i < 300; ++i) {
+    keys[i] = i;
+    keys[300 + i] = twins(i);
+    ASSERT_EQ(row_hash(table_salt(0), keys[i]), row_hash(table_salt(1), keys[300 + i]));
+  }
+  const Keys first(keys.begin(), keys.begin() + 300);
+  const Keys second(keys.begin() + 300, keys.end());
+  std::vector<float> values = pull(apart, {300, 0}, first, true);
+  for (const float value : pull(apart, {0, 300}, second, true)) values.push_back(value);
+  EXPECT_EQ(pull(both, {300, 300}, keys, true), values);
+  EXPECT_EQ(both.rows(), (Keys{300, 300}));
+
+  std::vector<float> grads(2400);
+  std::iota(grads.begin(), grads.end(), -7.0F);
+  EXPECT_EQ(both.push(std::vector<std::uint32_t>{300, 300}, keys, grads).applied, 600U);
+  apart.push(std::vector<std::uint32_t>{0, 300}, second, std::span(grads).subspan(1200));
+  apart.push(std::vector<std::uint32_t>{300, 0}, first, std::span(grads).first(1200));
+  for (int p = 0; p < 4; ++p) EXPECT_EQ(both.dump_partition(p), apart.dump_partition(p));
+
+  const Keys gone(keys.begin() + 100, keys.begin() + 300);
+  EXPECT_EQ(both.erase(std::vector<std::uint32_t>{200, 0}, gone), 200U);
+  EXPECT_EQ(both.rows(), (Keys{100, 300}));
+  both.compact();
+  EXPECT_EQ(both.export_rows(1).keys.size(), 300U);
+  EXPECT_EQ(both.export_rows(1).values, apart.export_rows(1).values);
+  const auto result = both.push(std::vector<std::uint32_t>{300, 300}, keys, grads);
+  EXPECT_EQ(result.missing, 200U);
+}
+
+// With as many tables as there may be, 16 of the 32 bits of a row's name are left for its number.
+TEST(SparseShard, APartitionThatIsFullSaysSoAndLosesNothing) {
+  std::vector<TableConfig> tables;
+  const TableConfig model = make_table("model", 1, "sgd");
+  for (std::size_t i = 0; i < kMaxTables; ++i) {
+    tables.push_back(model);
+    tables.back().name = "t" + std::to_string(i);
+  }
+  SparseShard shard(std::move(tables), 1, 1);
+  constexpr std::size_t kMost = 63 * 1024;  // whole slabs of 1024 rows, below 65,535
+  Keys keys(kMost + 3000);
+  std::iota(keys.begin(), keys.end(), 0);
+  std::vector<std::uint32_t> counts(kMaxTables, 0);
+  counts[7] = static_cast<std::uint32_t>(keys.size());
+  const auto initial = pull(shard, counts, keys, false);
+  try {
+    static_cast<void>(pull(shard, counts, keys, true));
+    FAIL() << "expected TooManyRows";
+  } catch (const TooManyRows& error) {
+    EXPECT_EQ(
+        std::string(error.what()),
+        "rows: partition 0 has no room for a row of table 't7': with 65536 tables a partition "
+        "holds at most 64512 rows of 4 bytes; more partitions or eviction make room");
+  }
+  EXPECT_EQ(shard.rows()[7], kMost);
+  EXPECT_EQ(pull(shard, counts, keys, false), initial);  // all rows are whole
+  std::vector<float> grads(keys.size(), 1.0F);
+  EXPECT_EQ(shard.push(counts, keys, grads).applied, kMost);
+  const TableRows rows = shard.export_rows(7);
+  counts[7] = 500;
+  EXPECT_EQ(shard.erase(counts, std::span(rows.keys).first(500)), 500U);
+  counts[7] = 0;
+  counts.back() = 500;
+  pull(shard, counts, Keys(keys.begin(), keys.begin() + 500), true);
+  EXPECT_EQ(shard.rows().back(), 500U);
+}
+
 TEST(SparseShard, BadRequestsThrowAndChangeNothing) {
   SparseShard shard(two_tables(), 4, 1);
   EXPECT_THROW(static_cast<void>(pull(shard, {}, {}, true)), std::invalid_argument);

@@ -28,6 +28,21 @@ def table(name: str = "t", dim: int = 4, **changes: Any) -> _native.TableConfig:
     return _native.TableConfig(**(fields | changes))
 
 
+def _mixed(x: int) -> int:
+    """The bijection of 64 bits that hashes are made of (`mix64` in hash.h)."""
+    x ^= x >> 27
+    x = x * 0x3C79AC492BA7B653 % 2**64
+    x ^= x >> 33
+    x = x * 0x1C69B3F74AC4AE35 % 2**64
+    return x ^ x >> 27
+
+
+def twin_of(key: int, table: int = 1) -> int:
+    """The key of `table` whose 64-bit hash is that of `key` in table 0."""
+    salt = [_mixed((t + 1) * 0x9E3779B97F4A7C15 % 2**64) for t in (0, table)]
+    return key ^ salt[0] ^ salt[1]
+
+
 def u32(*values: int) -> NDArray[np.uint32]:
     return np.array(values, np.uint32)
 

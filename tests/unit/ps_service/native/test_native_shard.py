@@ -15,9 +15,13 @@ from tests.unit.ps_service.native import reference as ref
 keys_strategy = st.lists(
     st.one_of(st.sampled_from(ref.EXTREME_KEYS), st.integers(0, 30)), max_size=12
 )
+# Keys of table 1 that have the hash of a small key of table 0.
+twins_strategy = st.lists(st.integers(0, 30).map(ref.twin_of), max_size=12)
 operation = st.tuples(
     st.sampled_from(["pull", "peek", "push", "erase", "compact", "reload", "clear"]),
-    st.lists(st.tuples(keys_strategy, keys_strategy), min_size=1, max_size=3),  # groups x tables
+    st.lists(  # groups x tables
+        st.tuples(keys_strategy, st.one_of(keys_strategy, twins_strategy)), min_size=1, max_size=3
+    ),
     st.integers(0, 2**31),
 )
 
@@ -86,7 +90,7 @@ def initial_row(dims, table, key):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    dims=st.sampled_from([(1, 512), (3, 4)]),
+    dims=st.sampled_from([(1, 512), (3, 4), (4, 4)]),
     partitions=st.sampled_from([1, 4, 64]),
     script=st.lists(operation, max_size=8),
 )
