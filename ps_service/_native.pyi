@@ -371,12 +371,15 @@ class Planner:
         owners: NDArray[np.uint16],
         shards: int,
         width: int,
+        threads: int = 1,
     ) -> None:
         """Fix what all batches share.
 
         feature_tables (F,): table of each feature. dims (T,). columns (F,): first column of each
         feature in the gathered matrix of `width` columns; features must not overlap. combiners: F
         of sum | mean | sqrtn. owners (P,): shard that owns each partition, below `shards`.
+        threads (1 to 256) plan, gather and scatter a large batch together; no result depends on
+        them.
         """
     def plan(self, keys: NDArray[np.uint64], offsets: NDArray[np.int32], batch: int) -> Plan:
         """Plan one batch of `batch` samples.

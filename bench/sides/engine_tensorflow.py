@@ -50,12 +50,12 @@ def keys_of(ids: Ids) -> NDArray[np.uint64]:
     return keys ^ (keys >> np.uint64(29))
 
 
-def planner(size: int, shards: int) -> Callable[[NDArray[np.uint64]], _native.Plan]:
+def planner(size: int, shards: int, threads: int) -> Callable[[NDArray[np.uint64]], _native.Plan]:
     native = _native.Planner(
         feature_tables=np.zeros(1, np.uint32), dims=np.array([DIM], np.uint32),
         columns=np.zeros(1, np.uint32), combiners=["sum"],
         owners=(np.arange(PARTITIONS) * shards // PARTITIONS).astype(np.uint16),
-        shards=shards, width=DIM,
+        shards=shards, width=DIM, threads=threads,
     )  # fmt: skip
     offsets = np.arange(size + 1, dtype=np.int32)
     return lambda keys: native.plan(keys, offsets, size)
@@ -77,7 +77,8 @@ def planner_sides(rows: int) -> dict[str, Callable[[int], Any]]:
     batches = zipf_ids(rows, PLANNER_IDS, BATCHES, seed=5)
     keys = [keys_of(ids) for ids in batches]
     tensors = [tf.constant(k.view(np.int64)) for k in keys]
-    plan = planner(PLANNER_IDS, PLANNER_SHARDS)
+    plan = planner(PLANNER_IDS, PLANNER_SHARDS, CORES)
+    plan_alone = planner(PLANNER_IDS, PLANNER_SHARDS, 1)
 
     @tf.function
     def unique_partition(ids: tf.Tensor) -> Any:
@@ -87,6 +88,7 @@ def planner_sides(rows: int) -> dict[str, Callable[[int], Any]]:
 
     return {
         "planner_mids": lambda i: plan(keys[i]),
+        "planner_mids_1t": lambda i: plan_alone(keys[i]),
         "tf_unique_partition_mids": lambda i: unique_partition(tensors[i])[1].numpy(),
     }
 
@@ -94,19 +96,17 @@ def planner_sides(rows: int) -> dict[str, Callable[[int], Any]]:
 class OurStore:
     """One trainer and one shard in one process."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, threads: int) -> None:
         table = _native.TableConfig(
             name="t", dim=DIM, optimizer="adagrad",
             optimizer_params={"lr": LR, "initial_accumulator": ACCUMULATOR, "epsilon": 1e-7},
             initializer="uniform", initializer_params={"low": -0.01, "high": 0.01},
         )  # fmt: skip
-        self._shard = _native.SparseShard(
-            [table], partitions=PARTITIONS, seed=1, threads=os.cpu_count() or 1
-        )
+        self._shard = _native.SparseShard([table], partitions=PARTITIONS, seed=1, threads=threads)
         for first in range(0, rows, BATCH):
             keys = keys_of(np.arange(first, min(rows, first + BATCH)))
             self._shard.pull(np.array([keys.size], np.uint32), keys, insert=True)
-        self._plan = planner(BATCH, 1)
+        self._plan = planner(BATCH, 1, threads)
         self._matrix = np.empty((BATCH, DIM), np.float32)
 
     def step(self, keys: NDArray[np.uint64], scale: np.float32) -> None:
