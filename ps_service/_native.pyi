@@ -254,6 +254,18 @@ class SparseShard:
         with `insert` it also gets a row if it is admitted, and rows are as young as `event_time`
         (Unix seconds; 0: unknown, rows keep their age); without it nothing changes.
         """
+    def pull_array(
+        self,
+        counts: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        *,
+        insert: bool,
+        step: int = 1,
+        event_time: int = 0,
+    ) -> NDArray[np.float32]:
+        """As pull, into an array (floats,) that begins at a cache line, which bytes cannot: a large
+        one is written past the caches.
+        """
     def push(
         self,
         counts: NDArray[np.uint32],

@@ -2,6 +2,7 @@
 
 W2: 100,000 Zipf ids a call (about 40 % distinct), 10 M rows of dim 16 with Adagrad. Ours: plan
 (unique), pull, gather, then scatter (gradient sum) and push, keys of 64 bits through a hash table.
+Like TensorFlow, ours uses all cores; the sides with `_1t` have one thread.
 TensorFlow: `tf.unique`, gather, segment sum and its sparse Adagrad on a plain variable; its ids are
 row numbers already. Planner: 106,496 Zipf ids into 16 shards, against `tf.unique` and
 `tf.dynamic_partition`. Prints one JSON line of medians in million ids per second.
@@ -30,6 +31,7 @@ from ps_service import _native
 DIM, BATCH, LR, ACCUMULATOR = 16, 100_000, 0.05, 0.1
 PLANNER_IDS, PLANNER_SHARDS = 106_496, 16  # 4096 samples of 26 slots
 PARTITIONS, BATCHES, ZIPF = 1024, 8, 1.035
+CORES = os.cpu_count() or 1
 Ids = NDArray[np.int64]
 
 
@@ -112,8 +114,7 @@ class OurStore:
     def step(self, keys: NDArray[np.uint64], scale: np.float32) -> None:
         """Unique, pull, gather, the gradient of |matrix|^2, sum, push."""
         plan = self._plan(keys)
-        values = self._shard.pull(plan.counts, plan.unique, insert=True)
-        plan.gather(np.frombuffer(values, np.float32), self._matrix)
+        plan.gather(self._shard.pull_array(plan.counts, plan.unique, insert=True), self._matrix)
         np.multiply(self._matrix, scale, out=self._matrix)
         self._shard.push(plan.counts, plan.unique, plan.scatter(self._matrix))
 
@@ -124,7 +125,7 @@ def w2_sides(rows: int) -> dict[str, Callable[[int], Any]]:
     tensors = [tf.constant(ids) for ids in batches]
     table = tf.Variable(tf.random.uniform((rows, DIM), -0.01, 0.01))
     accumulator = tf.Variable(tf.fill((rows, DIM), ACCUMULATOR))
-    ours, scale = OurStore(rows), np.float32(1e-3)
+    ours, alone, scale = OurStore(rows, CORES), OurStore(rows, 1), np.float32(1e-3)
 
     @tf.function
     def step(ids: tf.Tensor) -> tf.Tensor:
@@ -139,6 +140,7 @@ def w2_sides(rows: int) -> dict[str, Callable[[int], Any]]:
 
     return {
         "w2_mkeys": lambda i: ours.step(keys[i], scale),
+        "w2_mkeys_1t": lambda i: alone.step(keys[i], scale),
         "w2_tf_mkeys": lambda i: int(step(tensors[i])),
     }
 

@@ -78,15 +78,18 @@ nb::bytes pull(SparseShard& shard, nb::handle counts, nb::handle keys, bool inse
   return values;
 }
 
-void pull_into(SparseShard& shard, nb::handle counts, nb::handle keys, nb::handle values,
-               bool insert, std::uint64_t step, std::uint32_t event_time) {
+Numpy<float> pull_array(SparseShard& shard, nb::handle counts, nb::handle keys, bool insert,
+                        std::uint64_t step, std::uint32_t event_time) {
   const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
   const ArrayView<const std::uint64_t> key_view(keys, "keys");
-  const ArrayView<float> value_view(values, "values");
-  value_view.expect_size(shard.request_floats(count_view.items(), key_view.items().size()));
-  const nb::gil_scoped_release unlocked;
-  shard.pull(count_view.items(), key_view.items(), insert, value_view.items().data(),
-             Moment{step, event_time});
+  const std::size_t floats = shard.request_floats(count_view.items(), key_view.items().size());
+  NewArray<float> values(floats);
+  {
+    const nb::gil_scoped_release unlocked;
+    shard.pull(count_view.items(), key_view.items(), insert, values.data(),
+               Moment{step, event_time});
+  }
+  return std::move(values).release({floats});
 }
 
 PushResult push(SparseShard& shard, nb::handle counts, nb::handle keys, nb::handle grads,
@@ -234,8 +237,8 @@ void bind_shard(nb::module_& m) {
       .def_prop_ro("partitions", &SparseShard::partitions)
       .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a,
            "step"_a = 1, "event_time"_a = 0)
-      .def("pull_into", &pull_into, "counts"_a.none(), "keys"_a.none(), "values"_a.none(),
-           nb::kw_only(), "insert"_a, "step"_a = 1, "event_time"_a = 0)
+      .def("pull_array", &pull_array, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a,
+           "step"_a = 1, "event_time"_a = 0)
       .def("push", &push, "counts"_a.none(), "keys"_a.none(), "grads"_a.none(), nb::kw_only(),
            "step"_a = 1, "event_time"_a = 0, "usage"_a = nb::none())
       .def("erase", &erase, "counts"_a.none(), "keys"_a.none())
