@@ -146,7 +146,7 @@ def _pack(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     return array.tobytes()
 
 
-def _unpack(data: bytes, field: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _unpack(data: bytes | memoryview, field: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     expected = count * dtype.itemsize
     if len(data) != expected:
         raise InvalidInput(

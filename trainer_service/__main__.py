@@ -114,7 +114,8 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
 
 def _prepare(run: Run, plan_threads: int) -> _Job:
     """Everything that needs no other process; the network is built while the servers come up.
-    `plan_threads` as in MemberConfig.
+    `plan_threads` as in MemberConfig. Raises InvalidInput for a negative number of them, or one
+    beyond what a planner takes.
     """
     spec = validate(run.spec)
     share = configure_threads(spec.resources.trainers)
