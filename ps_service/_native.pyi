@@ -256,6 +256,18 @@ class SparseShard:
         Raises MemoryError that names table, partition and bound if a partition can name no further
         row; rows that were there, or were added before, stay.
         """
+    def pull_array(
+        self,
+        counts: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        *,
+        insert: bool,
+        step: int = 1,
+        event_time: int = 0,
+    ) -> NDArray[np.float32]:
+        """As pull, into an array (floats,) that begins at a cache line, which bytes cannot: a large
+        one is written past the caches.
+        """
     def push(
         self,
         counts: NDArray[np.uint32],
@@ -373,12 +385,15 @@ class Planner:
         owners: NDArray[np.uint16],
         shards: int,
         width: int,
+        threads: int = 1,
     ) -> None:
         """Fix what all batches share.
 
         feature_tables (F,): table of each feature. dims (T,). columns (F,): first column of each
         feature in the gathered matrix of `width` columns; features must not overlap. combiners: F
         of sum | mean | sqrtn. owners (P,): shard that owns each partition, below `shards`.
+        threads (1 to 256) plan, gather and scatter a large batch together; no result depends on
+        them.
         """
     def plan(self, keys: NDArray[np.uint64], offsets: NDArray[np.int32], batch: int) -> Plan:
         """Plan one batch of `batch` samples.

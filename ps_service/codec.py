@@ -44,7 +44,7 @@ def pack_keys(keys: NDArray[np.uint64]) -> bytes:
     return _pack(keys, KEY)
 
 
-def unpack_floats(data: bytes, field: str, count: int) -> NDArray[np.float32]:
+def unpack_floats(data: bytes | memoryview, field: str, count: int) -> NDArray[np.float32]:
     """(count,) read-only view of `data`. Raises InvalidInput that names `field`, its length and the
     expected one.
     """
@@ -98,7 +98,7 @@ def unpack_values(
 
 
 def unpack_values_into(
-    values: NDArray[np.float32], data: bytes, coding: ps_pb2.ValueCoding, field: str
+    values: NDArray[np.float32], data: bytes | memoryview, coding: ps_pb2.ValueCoding, field: str
 ) -> None:
     """As `unpack_values`, into an array (n,)."""
     try:
@@ -146,7 +146,7 @@ def _pack(array: NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     return array.tobytes()
 
 
-def _unpack(data: bytes, field: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _unpack(data: bytes | memoryview, field: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     expected = count * dtype.itemsize
     if len(data) != expected:
         raise InvalidInput(

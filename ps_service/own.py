@@ -40,7 +40,7 @@ class RowPush:
 class Rows:
     """What a pull reads, as SparsePullReply has it."""
 
-    values: bytes
+    values: bytes | memoryview  # within a process a view of the array, nothing copied
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,10 +34,16 @@ class Layout:
     combiners: tuple[str, ...]  # (F,)
     width: int
 
-    def planner(self, shard_map: ShardMap) -> KeyPlanner:
-        """The planner of batches in this layout."""
+    def planner(self, shard_map: ShardMap, threads: int = 1) -> KeyPlanner:
+        """The planner of batches in this layout; `threads` as in KeyPlanner."""
         return KeyPlanner(
-            self.tables, self.feature_tables, self.columns, self.combiners, self.width, shard_map
+            self.tables,
+            self.feature_tables,
+            self.columns,
+            self.combiners,
+            self.width,
+            shard_map,
+            threads,
         )
 
 

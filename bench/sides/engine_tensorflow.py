@@ -2,6 +2,7 @@
 
 W2: 100,000 Zipf ids a call (about 40 % distinct), 10 M rows of dim 16 with Adagrad. Ours: plan
 (unique), pull, gather, then scatter (gradient sum) and push, keys of 64 bits through a hash table.
+Like TensorFlow, ours uses all cores; the sides with `_1t` have one thread.
 TensorFlow: `tf.unique`, gather, segment sum and its sparse Adagrad on a plain variable; its ids are
 row numbers already. Planner: 106,496 Zipf ids into 16 shards, against `tf.unique` and
 `tf.dynamic_partition`. Prints one JSON line of medians in million ids per second.
@@ -30,6 +31,7 @@ from ps_service import _native
 DIM, BATCH, LR, ACCUMULATOR = 16, 100_000, 0.05, 0.1
 PLANNER_IDS, PLANNER_SHARDS = 106_496, 16  # 4096 samples of 26 slots
 PARTITIONS, BATCHES, ZIPF = 1024, 8, 1.035
+CORES = os.cpu_count() or 1
 Ids = NDArray[np.int64]
 
 
@@ -50,12 +52,12 @@ def keys_of(ids: Ids) -> NDArray[np.uint64]:
     return keys ^ (keys >> np.uint64(29))
 
 
-def planner(size: int, shards: int) -> Callable[[NDArray[np.uint64]], _native.Plan]:
+def planner(size: int, shards: int, threads: int) -> Callable[[NDArray[np.uint64]], _native.Plan]:
     native = _native.Planner(
         feature_tables=np.zeros(1, np.uint32), dims=np.array([DIM], np.uint32),
         columns=np.zeros(1, np.uint32), combiners=["sum"],
         owners=(np.arange(PARTITIONS) * shards // PARTITIONS).astype(np.uint16),
-        shards=shards, width=DIM,
+        shards=shards, width=DIM, threads=threads,
     )  # fmt: skip
     offsets = np.arange(size + 1, dtype=np.int32)
     return lambda keys: native.plan(keys, offsets, size)
@@ -77,7 +79,8 @@ def planner_sides(rows: int) -> dict[str, Callable[[int], Any]]:
     batches = zipf_ids(rows, PLANNER_IDS, BATCHES, seed=5)
     keys = [keys_of(ids) for ids in batches]
     tensors = [tf.constant(k.view(np.int64)) for k in keys]
-    plan = planner(PLANNER_IDS, PLANNER_SHARDS)
+    plan = planner(PLANNER_IDS, PLANNER_SHARDS, CORES)
+    plan_alone = planner(PLANNER_IDS, PLANNER_SHARDS, 1)
 
     @tf.function
     def unique_partition(ids: tf.Tensor) -> Any:
@@ -87,6 +90,7 @@ def planner_sides(rows: int) -> dict[str, Callable[[int], Any]]:
 
     return {
         "planner_mids": lambda i: plan(keys[i]),
+        "planner_mids_1t": lambda i: plan_alone(keys[i]),
         "tf_unique_partition_mids": lambda i: unique_partition(tensors[i])[1].numpy(),
     }
 
@@ -94,26 +98,23 @@ def planner_sides(rows: int) -> dict[str, Callable[[int], Any]]:
 class OurStore:
     """One trainer and one shard in one process."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, threads: int) -> None:
         table = _native.TableConfig(
             name="t", dim=DIM, optimizer="adagrad",
             optimizer_params={"lr": LR, "initial_accumulator": ACCUMULATOR, "epsilon": 1e-7},
             initializer="uniform", initializer_params={"low": -0.01, "high": 0.01},
         )  # fmt: skip
-        self._shard = _native.SparseShard(
-            [table], partitions=PARTITIONS, seed=1, threads=os.cpu_count() or 1
-        )
+        self._shard = _native.SparseShard([table], partitions=PARTITIONS, seed=1, threads=threads)
         for first in range(0, rows, BATCH):
             keys = keys_of(np.arange(first, min(rows, first + BATCH)))
             self._shard.pull(np.array([keys.size], np.uint32), keys, insert=True)
-        self._plan = planner(BATCH, 1)
+        self._plan = planner(BATCH, 1, threads)
         self._matrix = np.empty((BATCH, DIM), np.float32)
 
     def step(self, keys: NDArray[np.uint64], scale: np.float32) -> None:
         """Unique, pull, gather, the gradient of |matrix|^2, sum, push."""
         plan = self._plan(keys)
-        values = self._shard.pull(plan.counts, plan.unique, insert=True)
-        plan.gather(np.frombuffer(values, np.float32), self._matrix)
+        plan.gather(self._shard.pull_array(plan.counts, plan.unique, insert=True), self._matrix)
         np.multiply(self._matrix, scale, out=self._matrix)
         self._shard.push(plan.counts, plan.unique, plan.scatter(self._matrix))
 
@@ -124,7 +125,7 @@ def w2_sides(rows: int) -> dict[str, Callable[[int], Any]]:
     tensors = [tf.constant(ids) for ids in batches]
     table = tf.Variable(tf.random.uniform((rows, DIM), -0.01, 0.01))
     accumulator = tf.Variable(tf.fill((rows, DIM), ACCUMULATOR))
-    ours, scale = OurStore(rows), np.float32(1e-3)
+    ours, alone, scale = OurStore(rows, CORES), OurStore(rows, 1), np.float32(1e-3)
 
     @tf.function
     def step(ids: tf.Tensor) -> tf.Tensor:
@@ -139,6 +140,7 @@ def w2_sides(rows: int) -> dict[str, Callable[[int], Any]]:
 
     return {
         "w2_mkeys": lambda i: ours.step(keys[i], scale),
+        "w2_mkeys_1t": lambda i: alone.step(keys[i], scale),
         "w2_tf_mkeys": lambda i: int(step(tensors[i])),
     }
 

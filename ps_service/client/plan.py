@@ -116,10 +116,11 @@ class KeyPlanner:
         combiners: Sequence[str],
         width: int,
         shard_map: ShardMap,
+        threads: int = 1,
     ) -> None:
         """`feature_tables[f]` is the table feature f reads, `columns[f]` its first column,
-        `combiners[f]` how its bags are pooled (sum, mean, sqrtn). Raises InvalidInput that names
-        the wrong argument.
+        `combiners[f]` how its bags are pooled (sum, mean, sqrtn). `threads` work together on a
+        large batch; no result depends on them. Raises InvalidInput that names the wrong argument.
         """
         try:
             self._planner = _native.Planner(
@@ -130,6 +131,7 @@ class KeyPlanner:
                 owners=shard_map.owners,
                 shards=shard_map.shards,
                 width=width,
+                threads=threads,
             )
         except ValueError as error:
             raise InvalidInput(f"key planner: {error}") from error

@@ -29,10 +29,10 @@ namespace embermesh {
 namespace {
 
 // A read-only array that looks into `owner`.
-template <class T>
-Numpy<const T> look_into(const std::vector<T>& items, std::initializer_list<std::size_t> shape,
-                         nb::handle owner) {
-  static constexpr T kNothing{};  // an empty vector may have no address
+template <class Items>
+auto look_into(const Items& items, std::initializer_list<std::size_t> shape, nb::handle owner) {
+  using T = std::remove_const_t<std::remove_pointer_t<decltype(items.data())>>;
+  static constexpr T kNothing{};  // without items there may be no address
   return Numpy<const T>(items.empty() ? &kNothing : items.data(), shape, owner);
 }
 
@@ -76,6 +76,20 @@ nb::bytes pull(SparseShard& shard, nb::handle counts, nb::handle keys, bool inse
   const nb::gil_scoped_release unlocked;
   shard.pull(count_view.items(), key_view.items(), insert, out, Moment{step, event_time});
   return values;
+}
+
+Numpy<float> pull_array(SparseShard& shard, nb::handle counts, nb::handle keys, bool insert,
+                        std::uint64_t step, std::uint32_t event_time) {
+  const ArrayView<const std::uint32_t> count_view(counts, "counts", 1, 2);
+  const ArrayView<const std::uint64_t> key_view(keys, "keys");
+  const std::size_t floats = shard.request_floats(count_view.items(), key_view.items().size());
+  NewArray<float> values(floats);
+  {
+    const nb::gil_scoped_release unlocked;
+    shard.pull(count_view.items(), key_view.items(), insert, values.data(),
+               Moment{step, event_time});
+  }
+  return std::move(values).release({floats});
 }
 
 PushResult push(SparseShard& shard, nb::handle counts, nb::handle keys, nb::handle grads,
@@ -223,6 +237,8 @@ void bind_shard(nb::module_& m) {
       .def_prop_ro("partitions", &SparseShard::partitions)
       .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a,
            "step"_a = 1, "event_time"_a = 0)
+      .def("pull_array", &pull_array, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a,
+           "step"_a = 1, "event_time"_a = 0)
       .def("push", &push, "counts"_a.none(), "keys"_a.none(), "grads"_a.none(), nb::kw_only(),
            "step"_a = 1, "event_time"_a = 0, "usage"_a = nb::none())
       .def("erase", &erase, "counts"_a.none(), "keys"_a.none())
@@ -258,7 +274,7 @@ void bind_shard(nb::module_& m) {
 
 Planner make_planner(nb::handle feature_tables, nb::handle dims, nb::handle columns,
                      const std::vector<std::string>& combiners, nb::handle owners,
-                     std::int64_t shards, std::int64_t width) {
+                     std::int64_t shards, std::int64_t width, std::int64_t threads) {
   constexpr std::int64_t kLimit = std::int64_t{1} << 31;
   if (shards < 1 || shards > kLimit || width < 0 || width > kLimit) {
     throw std::invalid_argument("shards, width: out of range, got " + std::to_string(shards) +
@@ -272,7 +288,7 @@ Planner make_planner(nb::handle feature_tables, nb::handle dims, nb::handle colu
   config.owners = to_vector<std::uint16_t>(owners, "owners");
   config.shards = static_cast<std::uint32_t>(shards);
   config.width = static_cast<std::size_t>(width);
-  return Planner(std::move(config));
+  return Planner(std::move(config), threads);
 }
 
 void gather(const Plan& plan, nb::handle values, nb::handle out) {
@@ -299,12 +315,12 @@ void bind_planner(nb::module_& m) {
   nb::class_<Plan> plan(m, "Plan");
   plan.def_prop_ro("unique",
                    [](nb::handle self) {
-                     const auto& items = nb::cast<const Plan&>(self).unique();
+                     const auto items = nb::cast<const Plan&>(self).unique();
                      return look_into(items, {items.size()}, self);
                    })
       .def_prop_ro("inverse",
                    [](nb::handle self) {
-                     const auto& items = nb::cast<const Plan&>(self).inverse();
+                     const auto items = nb::cast<const Plan&>(self).inverse();
                      return look_into(items, {items.size()}, self);
                    })
       .def_prop_ro("counts",
@@ -327,12 +343,12 @@ void bind_planner(nb::module_& m) {
           "__init__",
           [](Planner* self, nb::handle feature_tables, nb::handle dims, nb::handle columns,
              const std::vector<std::string>& combiners, nb::handle owners, std::int64_t shards,
-             std::int64_t width) {
-            new (self) Planner(
-                make_planner(feature_tables, dims, columns, combiners, owners, shards, width));
+             std::int64_t width, std::int64_t threads) {
+            new (self) Planner(make_planner(feature_tables, dims, columns, combiners, owners,
+                                            shards, width, threads));
           },
           nb::kw_only(), "feature_tables"_a.none(), "dims"_a.none(), "columns"_a.none(),
-          "combiners"_a, "owners"_a.none(), "shards"_a, "width"_a)
+          "combiners"_a, "owners"_a.none(), "shards"_a, "width"_a, "threads"_a = 1)
       .def(
           "plan",
           [](const Planner& planner, nb::handle keys, nb::handle offsets, std::int64_t batch) {

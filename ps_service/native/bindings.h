@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,19 +21,28 @@ namespace nb = nanobind;
 template <class T>
 using Numpy = nb::ndarray<nb::numpy, T>;
 
-// An uninitialised array that owns its memory; numpy frees it.
+// An uninitialised array of numbers that owns its memory; numpy frees it. It begins at a cache
+// line: rows of whole lines then take no more of them than they must, and can be streamed.
 template <class T>
-struct NewArray {
-  explicit NewArray(std::size_t size) : items(std::make_unique_for_overwrite<T[]>(size)) {}
+class NewArray {
+ public:
+  explicit NewArray(std::size_t size)
+      : items_(static_cast<T*>(::operator new(size * sizeof(T), kAlignment))) {}
 
-  [[nodiscard]] T* data() const { return items.get(); }
+  [[nodiscard]] T* data() const { return items_.get(); }
 
   Numpy<T> release(std::initializer_list<std::size_t> shape) && {
-    const nb::capsule owner(items.get(), [](void* p) noexcept { delete[] static_cast<T*>(p); });
-    return Numpy<T>(items.release(), shape, owner);
+    const nb::capsule owner(items_.get(), [](void* p) noexcept { Free()(p); });
+    return Numpy<T>(items_.release(), shape, owner);
   }
 
-  std::unique_ptr<T[]> items;
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(void* p) const noexcept { ::operator delete(p, kAlignment); }
+  };
+
+  std::unique_ptr<T[], Free> items_;
 };
 
 inline nb::bytes to_bytes(const std::string& data) { return nb::bytes(data.data(), data.size()); }

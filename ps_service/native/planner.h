@@ -10,7 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "hash.h"
+#include "array.h"
+#include "thread_team.h"
 
 namespace embermesh {
 
@@ -20,6 +21,8 @@ enum class Combiner : std::uint8_t { kSum, kMean, kSqrtN };
 
 // Throws std::invalid_argument for an unknown name.
 Combiner parse_combiner(std::string_view name);
+
+struct RowShare;  // plan_matrix.cc
 
 // What stays the same from batch to batch.
 struct PlannerConfig {
@@ -37,6 +40,21 @@ struct PlannerConfig {
   void validate() const;
 };
 
+// What a planner and its plans share.
+struct PlannerCore {
+  PlannerCore(PlannerConfig checked, std::size_t threads);
+
+  const PlannerConfig config;
+  std::vector<std::vector<std::uint32_t>> features_of;  // [T] ascending
+  std::size_t dim;                                      // of all tables; 0: they differ
+  ThreadTeam team;
+};
+
+// How many parts to cut the keys of a table into so that `members` have about as much to do each,
+// when there are `all` keys in the batch; 1 if there is no need, or parts would be too small.
+[[nodiscard]] std::size_t parts_of_table(std::size_t keys, std::size_t all,
+                                         std::size_t members) noexcept;
+
 // The plan of one batch. Immutable after Planner::plan, so free to share.
 //
 // Values and gradients of a plan are one flat array: shard 0's reply, then shard 1's, ...; inside a
@@ -44,9 +62,9 @@ struct PlannerConfig {
 class Plan {
  public:
   // [U] keys in order of (shard, table), then of first occurrence in the batch.
-  [[nodiscard]] const std::vector<std::uint64_t>& unique() const noexcept { return unique_; }
+  [[nodiscard]] std::span<const std::uint64_t> unique() const noexcept { return unique_.items(); }
   // [n] place of each key of the batch in unique().
-  [[nodiscard]] const std::vector<std::int32_t>& inverse() const noexcept { return inverse_; }
+  [[nodiscard]] std::span<const std::int32_t> inverse() const noexcept { return inverse_.items(); }
   // [S, T] unique keys per shard and table.
   [[nodiscard]] const std::vector<std::uint32_t>& counts() const noexcept { return counts_; }
   // [S] floats of each shard's reply.
@@ -55,15 +73,15 @@ class Plan {
   }
   [[nodiscard]] std::size_t batch() const noexcept { return batch_; }
   [[nodiscard]] std::size_t total_floats() const noexcept { return total_floats_; }
-  [[nodiscard]] const PlannerConfig& config() const noexcept { return *config_; }
+  [[nodiscard]] const PlannerConfig& config() const noexcept { return core_->config; }
 
   // Pools every bag of `values` (total_floats) into `out` (batch, width); writes only the columns
-  // of its features.
-  void gather(const float* values, float* out) const noexcept;
+  // of its features. Throws std::bad_alloc.
+  void gather(const float* values, float* out) const;
 
   // The transpose of gather: from `grads` (batch, width) to `sums` (total_floats), each row the
-  // float32 sum over its occurrences in the order of the batch's keys.
-  void scatter(const float* grads, float* sums) const noexcept;
+  // float32 sum over its occurrences in the order of the batch's keys. Throws std::bad_alloc.
+  void scatter(const float* grads, float* sums) const;
 
   // [U] for each key the place in `others` of the last plan that has it too, -1 if none has. Throws
   // std::invalid_argument for a plan of another planner, and std::bad_alloc.
@@ -77,29 +95,46 @@ class Plan {
 
  private:
   friend class Planner;
+  friend class PlanBuilder;
 
+  [[nodiscard]] std::size_t start(std::size_t position) const noexcept {
+    return core_->dim != 0 ? position * core_->dim : starts_.data()[position];
+  }
   [[nodiscard]] std::size_t row_floats(std::size_t position) const noexcept {
     const std::size_t next = position + 1;
-    return (next < starts_.size() ? starts_[next] : total_floats_) - starts_[position];
+    return (next < unique_.size() ? start(next) : total_floats_) - start(position);
   }
+  [[nodiscard]] std::size_t keys_of(std::size_t feature) const noexcept;
+  // For as much work as the keys make.
+  [[nodiscard]] ThreadTeam::Lease take_team() const;
+  // The rows of the matrix [first, first + rows), which begins at `out`.
+  void gather_rows(std::size_t first, std::size_t rows, const float* values,
+                   float* out) const noexcept;
+  // Of all features of the table, for the rows of a share.
+  void scatter_table(std::size_t table, const RowShare& share, const float* grads,
+                     float* sums) const noexcept;
 
-  std::shared_ptr<const PlannerConfig> config_;
+  std::shared_ptr<PlannerCore> core_;
   std::size_t batch_ = 0;
   std::size_t total_floats_ = 0;
-  std::vector<std::uint64_t> unique_;
-  std::vector<std::int32_t> inverse_;
+  Array<std::uint64_t> unique_;
+  Array<std::int32_t> inverse_;
   std::vector<std::uint32_t> counts_;
   std::vector<std::int64_t> value_floats_;
-  std::vector<std::size_t> starts_;    // [U] first float of each unique row
+  Array<std::size_t> starts_;          // [U] the first float of each unique row, where dims differ
   std::vector<std::int32_t> offsets_;  // [F*B+1]; empty if every bag has exactly one key
 };
 
-// Immutable, so any number of threads may plan at once.
+// Immutable but for its team, so any number of threads may plan at once.
 class Planner {
  public:
-  explicit Planner(PlannerConfig config);
+  // `threads`: how many make a large plan together, gather or scatter, at most kMaxThreads; no
+  // result depends on it. Throws std::invalid_argument, and std::system_error if threads cannot be
+  // had.
+  explicit Planner(PlannerConfig config, std::int64_t threads = 1);
+  static constexpr std::int64_t kMaxThreads = 256;
 
-  [[nodiscard]] const PlannerConfig& config() const noexcept { return *config_; }
+  [[nodiscard]] const PlannerConfig& config() const noexcept { return core_->config; }
 
   // `keys` is CSR, feature-major: bag (f, b) holds keys[offsets[f*batch+b], offsets[f*batch+b+1]).
   // Throws std::invalid_argument unless `offsets` has F*batch+1 ascending values from 0 to n.
@@ -107,26 +142,7 @@ class Planner {
                           std::span<const std::int32_t> offsets, std::int64_t batch) const;
 
  private:
-  // The distinct keys of a batch: tables ascending, in a table by first occurrence.
-  struct Distinct {
-    // With room for every key of the batch; most of it is never touched.
-    std::unique_ptr<std::uint64_t[]> keys;
-    std::unique_ptr<std::uint16_t[]> shards;  // owner of each
-    std::vector<std::size_t> table_ends;      // [T] one past the table's last
-
-    [[nodiscard]] std::size_t size() const noexcept { return table_ends.back(); }
-  };
-
-  // Finds the distinct keys; numbers[i] becomes the place of keys[i] among them.
-  [[nodiscard]] Distinct number_keys(std::span<const std::uint64_t> keys,
-                                     std::span<const std::int32_t> offsets, std::size_t batch,
-                                     std::vector<std::int32_t>& numbers) const;
-  // Fills the plan with them in the order of the wire, renumbering plan.inverse_.
-  void arrange(Plan& plan, const Distinct& found) const;
-
-  std::shared_ptr<const PlannerConfig> config_;
-  Partitioning partition_of_;
-  std::vector<std::vector<std::uint32_t>> features_of_;  // [T] ascending
+  std::shared_ptr<PlannerCore> core_;
 };
 
 }  // namespace embermesh

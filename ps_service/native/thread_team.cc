@@ -38,28 +38,39 @@ void ThreadTeam::Lease::run(std::size_t items, const Task& task) const {
     for (std::size_t item = 0; item < items; ++item) task(item);
     return;
   }
-  Work work(items, task);
+  Work work(items, task, team_->nexts_);
   team_->run(work);
   if (work.error()) std::rethrow_exception(work.error());
 }
 
-void ThreadTeam::Work::take_part() noexcept {
-  for (;;) {
-    const std::size_t item = next_.fetch_add(1, std::memory_order_relaxed);
-    if (item >= items_) return;
-    try {
-      (*task_)(item);
-    } catch (...) {
-      next_.store(items_, std::memory_order_relaxed);
-      const std::scoped_lock lock(failing_);
-      error_ = std::current_exception();
+ThreadTeam::Work::Work(std::size_t items, const Task& task, std::span<Next> nexts) noexcept
+    : items_(items), task_(&task), nexts_(nexts) {
+  for (std::size_t member = 0; member < nexts.size(); ++member) {
+    nexts[member].item.store(first_item(member), std::memory_order_relaxed);
+  }
+}
+
+void ThreadTeam::Work::take_part(std::size_t member) noexcept {
+  for (std::size_t i = 0; i < nexts_.size(); ++i) {
+    const std::size_t owner = (member + i) % nexts_.size();
+    const std::size_t end = first_item(owner + 1);
+    for (;;) {
+      const std::size_t item = nexts_[owner].item.fetch_add(1, std::memory_order_relaxed);
+      if (item >= end) break;
+      try {
+        (*task_)(item);
+      } catch (...) {
+        for (Next& next : nexts_) next.item.store(items_, std::memory_order_relaxed);
+        const std::scoped_lock lock(failing_);
+        error_ = std::current_exception();
+      }
     }
   }
 }
 
-ThreadTeam::ThreadTeam(std::size_t size) {
+ThreadTeam::ThreadTeam(std::size_t size) : nexts_(size) {
   for (std::size_t member = 1; member < size; ++member) {
-    workers_.emplace_back([this] { stay(); });
+    workers_.emplace_back([this, member] { stay(member); });
   }
 }
 
@@ -79,7 +90,7 @@ void ThreadTeam::run(Work& work) {
     round_.fetch_add(1, std::memory_order_relaxed);
   }
   wake_.notify_all();
-  work.take_part();
+  work.take_part(0);
   {
     const std::scoped_lock lock(mutex_);
     work_ = nullptr;  // who comes now comes too late
@@ -89,7 +100,7 @@ void ThreadTeam::run(Work& work) {
   done_.wait(lock, [this] { return active_ == 0; });
 }
 
-void ThreadTeam::stay() {
+void ThreadTeam::stay(std::size_t member) {
   std::uint64_t seen = 0;
   for (;;) {
     look_out_for([&] {
@@ -104,7 +115,7 @@ void ThreadTeam::stay() {
     if (work == nullptr) continue;
     ++active_;
     lock.unlock();
-    work->take_part();
+    work->take_part(member);
     lock.lock();
     if (--active_ == 0) done_.notify_one();
   }

@@ -54,6 +54,18 @@ class UniqueSet {
     }
   }
 
+  // The number of `key`, or size() if it has none. Any number of threads may look at once.
+  [[nodiscard]] std::uint32_t find(std::uint64_t key, std::uint64_t hash,
+                                   const std::uint64_t* keys) const noexcept {
+    const auto tag = static_cast<std::uint32_t>(hash >> 32);
+    for (std::size_t at = hash & mask_;; at = (at + 1) & mask_) {
+      const Cell& cell = cells_[at];
+      const std::uint32_t number = cell.number - base_;
+      if (number >= size_) return size_;
+      if (cell.tag == tag && keys[number] == key) return number;
+    }
+  }
+
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
 
  private:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -38,6 +38,8 @@ from services.kit.telemetry import timed
 from services.wire import ps_pb2, ps_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+_Values = TypeVar("_Values")
 
 BARRIER_SECONDS = 120.0
 
@@ -102,7 +104,7 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
 
     def pull_rows(self, read: RowRead) -> Rows:
         """Pull for the trainer of this process."""
-        return Rows(self._read(read, self._admitted(read.request.caller)))
+        return self._rows(read, self._admitted(read.request.caller))
 
     def Push(
         self, request: ps_pb2.SparsePushRequest, _context: grpc.ServicerContext
@@ -113,12 +115,12 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
         state = self._admitted(request.caller)
         gradient = gradient_of(request, state.dims)
         then = [read_of(pull, self._admitted(pull.caller).dims) for pull in request.then]
-        pushed = self._push_and_read(state, request, gradient, then)
+        pushed = self._push_once(state, request, gradient)
         return ps_pb2.SparsePushReply(
             applied=pushed.applied,
             missing=pushed.missing,
             duplicate=pushed.duplicate,
-            then=[ps_pb2.SparsePullReply(values=rows.values) for rows in pushed.then],
+            then=[ps_pb2.SparsePullReply(values=self._read(read, state)) for read in then],
         )
 
     @property
@@ -130,28 +132,26 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
         """Push for the trainer of this process."""
         state = self._admitted(push.request.caller)
         gradient = gradient_with(push.request, push.counts, push.keys, push.grads)
-        return self._push_and_read(state, push.request, gradient, push.then)
+        pushed = self._push_once(state, push.request, gradient)
+        then = [self._rows(read, state) for read in push.then]
+        return dataclasses.replace(pushed, then=then)
 
-    def _push_and_read(
-        self,
-        state: _State,
-        request: ps_pb2.SparsePushRequest,
-        gradient: Gradient,
-        then: Sequence[RowRead],
+    def _push_once(
+        self, state: _State, request: ps_pb2.SparsePushRequest, gradient: Gradient
     ) -> RowsPushed:
+        """The push, with nothing read then."""
         state.lifecycle.observe(request.event_time)
         try:
             applied = self._push(state, request.caller.rank, gradient)
         except Fenced:
             self._metrics.ranges.labels("fenced").inc()
             raise
-        rows = [Rows(self._read(read, state)) for read in then]
         if applied is None:
             self._metrics.duplicate_pushes.inc()
-            return RowsPushed(applied=0, missing=0, duplicate=True, then=rows)
+            return RowsPushed(applied=0, missing=0, duplicate=True, then=())
         self._metrics.staleness.observe(gradient.step - request.read_step)
         self._metrics.rounding.count("Push", request.clipped, request.flushed)
-        return RowsPushed(applied.keys, applied.missing, duplicate=False, then=rows)
+        return RowsPushed(applied.keys, applied.missing, duplicate=False, then=())
 
     def BeginSnapshot(
         self, request: ps_pb2.SnapshotRequest, _context: grpc.ServicerContext
@@ -277,11 +277,24 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
 
     def _read(self, read: RowRead, state: _State) -> bytes:
         """The rows, in the request's coding."""
+        coding = read.request.value_coding
+        if coding == ps_pb2.VALUE_CODING_FP32:
+            return self._pull(state.shard.pull, read, state)
+        packed = codec.pack_values(self._pull(state.shard.pull_array, read, state), coding)
+        self._metrics.rounding.count("Pull", packed.clipped, packed.flushed)
+        return packed.data
+
+    def _rows(self, read: RowRead, state: _State) -> Rows:
+        """The rows as they are, for whoever asks beside the wire: always fp32."""
+        return Rows(self._pull(state.shard.pull_array, read, state).view(np.uint8).data)
+
+    def _pull(self, verb: Callable[..., _Values], read: RowRead, state: _State) -> _Values:
+        """By one of the shard's two verbs that pull."""
         request = read.request
         if not request.read_only:
             state.lifecycle.observe(request.event_time)
         try:
-            values = state.shard.pull(
+            values = verb(
                 read.counts,
                 read.keys,
                 insert=not request.read_only,
@@ -292,10 +305,6 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
             raise Exhausted(str(error)) from error
         purpose = "read_only" if request.read_only else "train"
         self._metrics.pulled_keys.labels(purpose).inc(len(read.keys))
-        if request.value_coding != ps_pb2.VALUE_CODING_FP32:
-            packed = codec.pack_values(np.frombuffer(values, codec.FLOAT), request.value_coding)
-            self._metrics.rounding.count("Pull", packed.clipped, packed.flushed)
-            values = packed.data
         return values
 
     @property

@@ -4,8 +4,11 @@
 
 #include <numeric>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace embermesh {
 namespace {
@@ -20,13 +23,18 @@ PlannerConfig two_features() {
           .width = 4};
 }
 
+template <class T>
+std::vector<T> listed(std::span<const T> items) {
+  return {items.begin(), items.end()};
+}
+
 TEST(Planner, FeaturesThatShareATableShareItsUniqueKeys) {
   const Planner planner(two_features());
   const std::vector<std::uint64_t> keys = {7, 0, 0, ~0ULL, 7};
   const std::vector<std::int32_t> offsets = {0, 1, 2, 5, 5};  // bags {7} {0} {0, -1, 7} {}
   const Plan plan = planner.plan(keys, offsets, 2);
-  EXPECT_EQ(plan.unique(), (std::vector<std::uint64_t>{7, 0, ~0ULL}));
-  EXPECT_EQ(plan.inverse(), (std::vector<std::int32_t>{0, 1, 1, 2, 0}));
+  EXPECT_EQ(listed(plan.unique()), (std::vector<std::uint64_t>{7, 0, ~0ULL}));
+  EXPECT_EQ(listed(plan.inverse()), (std::vector<std::int32_t>{0, 1, 1, 2, 0}));
   EXPECT_EQ(plan.counts(), (std::vector<std::uint32_t>{3}));
   EXPECT_EQ(plan.value_floats(), (std::vector<std::int64_t>{6}));
 
@@ -70,10 +78,102 @@ TEST(Planner, ThreadsMayShareIt) {
   other.join();
 }
 
+// Three tables, the middle one of nearly all keys and of two features, so that a team cuts it.
+struct BigBatch {
+  PlannerConfig config{.feature_tables = {1, 0, 1, 2},
+                       .dims = {16, 16, 16},
+                       .columns = {0, 16, 32, 48},
+                       .combiners = std::vector<Combiner>(4, Combiner::kMean),
+                       .owners = std::vector<std::uint16_t>(64, 0),
+                       .shards = 3,
+                       .width = 64};
+  std::vector<std::uint64_t> keys;
+  std::vector<std::int32_t> offsets = {0};
+  std::int64_t batch = 10'000;
+
+  BigBatch(std::uint64_t seed, bool has_single_keys, std::uint32_t last_dim) {
+    std::mt19937_64 random(seed);
+    config.dims[2] = last_dim;
+    for (auto& owner : config.owners) owner = static_cast<std::uint16_t>(random() % 3);
+    for (std::size_t f = 0; f < 4; ++f) {
+      const bool is_big = config.feature_tables[f] == 1;
+      for (std::int64_t b = 0; b < batch; ++b) {
+        const std::uint64_t size = has_single_keys ? 1 : random() % (is_big ? 4 : 2);
+        for (std::uint64_t i = 0; i < size; ++i) {
+          keys.push_back(random() % (is_big ? 1 + random() % 30'000 : 50) - 1);
+        }
+        offsets.push_back(static_cast<std::int32_t>(keys.size()));
+      }
+    }
+  }
+};
+
+TEST(Planner, NothingDependsOnTheNumberOfThreads) {
+  for (const auto& [has_single_keys, last_dim] :
+       {std::pair{true, 16U}, {true, 5U}, {false, 16U}, {false, 5U}}) {
+    const BigBatch input(last_dim, has_single_keys, last_dim);
+    const Plan alone = Planner(input.config).plan(input.keys, input.offsets, input.batch);
+    std::mt19937_64 random(1);
+    std::vector<float> values(alone.total_floats());
+    std::vector<float> grads(input.config.width * static_cast<std::size_t>(input.batch));
+    for (float& value : values) value = static_cast<float>(random() % 1000) / 7.0F;
+    for (float& grad : grads) grad = static_cast<float>(random() % 1000) / 7.0F - 70.0F;
+    std::vector<float> matrix(grads.size(), -1.0F);
+    std::vector<float> sums(values.size(), -1.0F);
+    alone.gather(values.data(), matrix.data());
+    alone.scatter(grads.data(), sums.data());
+    for (const std::int64_t threads : {2, 3, 8}) {
+      const Planner planner(input.config, threads);
+      const Plan plan = planner.plan(input.keys, input.offsets, input.batch);
+      EXPECT_EQ(listed(plan.unique()), listed(alone.unique())) << threads;
+      EXPECT_EQ(listed(plan.inverse()), listed(alone.inverse())) << threads;
+      EXPECT_EQ(plan.counts(), alone.counts()) << threads;
+      EXPECT_EQ(plan.value_floats(), alone.value_floats()) << threads;
+      std::vector<float> other_matrix(grads.size(), -1.0F);
+      std::vector<float> other_sums(values.size(), -2.0F);
+      plan.gather(values.data(), other_matrix.data());
+      plan.scatter(grads.data(), other_sums.data());
+      EXPECT_EQ(other_matrix, matrix) << threads;
+      EXPECT_EQ(other_sums, sums) << threads;
+    }
+  }
+}
+
+TEST(Planner, ATeamThatIsBusyIsNotWaitedFor) {
+  const BigBatch input(3, true, 16);
+  const Planner planner(input.config, 2);
+  const auto work = [&] {
+    for (int round = 0; round < 20; ++round) {
+      const Plan plan = planner.plan(input.keys, input.offsets, input.batch);
+      for (std::size_t i = 0; i < input.keys.size(); ++i) {
+        ASSERT_EQ(plan.unique()[static_cast<std::size_t>(plan.inverse()[i])], input.keys[i]);
+      }
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+}
+
+TEST(Planner, APlanOutlivesItsPlanner) {
+  const BigBatch input(4, true, 16);
+  const auto plan_once = [&] {
+    return Planner(input.config, 2).plan(input.keys, input.offsets, input.batch);
+  };
+  const Plan plan = plan_once();
+  std::vector<float> sums(plan.total_floats());
+  const std::vector<float> ones(input.config.width * static_cast<std::size_t>(input.batch), 1.0F);
+  plan.scatter(ones.data(), sums.data());
+  const double total = std::accumulate(sums.begin(), sums.end(), 0.0);
+  EXPECT_EQ(total, 16.0 * static_cast<double>(input.keys.size()));
+}
+
 TEST(Planner, RefusesBadConfigurationsAndOffsets) {
   PlannerConfig overlapping = two_features();
   overlapping.columns = {0, 1};
   EXPECT_THROW(Planner{overlapping}, std::invalid_argument);
+  EXPECT_THROW(Planner(two_features(), 0), std::invalid_argument);
+  EXPECT_THROW(Planner(two_features(), Planner::kMaxThreads + 1), std::invalid_argument);
   const Planner planner(two_features());
   const std::vector<std::uint64_t> keys = {1};
   for (const std::vector<std::int32_t>& offsets :

@@ -138,6 +138,20 @@ def test_read_only_arrays_and_two_dimensional_counts_are_welcome(shard):
     assert shard.push(counts, keys, grads).applied == 3
 
 
+@pytest.mark.parametrize("size", [0, 1, 3, 20_000])  # the last is streamed
+def test_an_array_of_rows_has_the_bytes_of_a_pull_and_begins_at_a_cache_line(size):
+    table = ref.table("t", 16, optimizer="adagrad")
+    shard = _native.SparseShard([table], partitions=8, seed=3, threads=2)
+    keys = np.random.default_rng(1).integers(0, 2**64, size, dtype=np.uint64)
+    array = shard.pull_array(ref.u32(size), keys, insert=True)
+    assert array.shape == (16 * size,)
+    assert array.ctypes.data % 64 == 0 or not size
+    assert array.tobytes() == shard.pull(ref.u32(size), keys, insert=False)
+    assert shard.rows().tolist() == [size]
+    with pytest.raises(ValueError, match="keys: counts add up to"):
+        shard.pull_array(ref.u32(size + 1), keys, insert=True)
+
+
 def test_an_empty_request_is_legal(shard):
     assert shard.pull(ref.u32(0, 0), ref.u64([]), insert=True) == b""
     result = shard.push(ref.u32(0, 0), ref.u64([]), np.zeros(0, np.float32))
@@ -172,6 +186,8 @@ PLANNER: dict[str, Any] = {
         ({"owners": np.zeros(4, np.uint32)}, "owners: expected an array of uint16"),
         ({"shards": 0}, "shards"),
         ({"width": -1}, "width"),
+        ({"threads": 0}, "threads: must be 1 to 256, got 0"),
+        ({"threads": 257}, "threads: must be 1 to 256, got 257"),
     ],
 )
 def test_a_planner_names_what_is_wrong_with_it(changes, message):

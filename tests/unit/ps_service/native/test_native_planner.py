@@ -13,7 +13,7 @@ from tests.unit.ps_service.native import reference as ref
 PARTITIONS = 16
 
 
-def make_planner(feature_tables, dims, combiners, shards, gap=2):
+def make_planner(feature_tables, dims, combiners, shards, gap=2, threads=1):
     """A planner with `gap` unused columns before each feature."""
     columns, at = [], 0
     for table in feature_tables:
@@ -28,6 +28,7 @@ def make_planner(feature_tables, dims, combiners, shards, gap=2):
         owners=owners,
         shards=shards,
         width=at + 1,
+        threads=threads,
     )
     return planner, columns, owners, at + 1
 
@@ -130,6 +131,70 @@ def test_a_large_zipf_batch_has_the_keys_of_numpy_unique():
         expected = np.unique(keys[table * batch : (table + 1) * batch])
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), expected)
     np.testing.assert_array_equal(plan.unique[plan.inverse], keys)
+
+
+@st.composite
+def large_problems(draw):
+    """A batch that is worth a team, with a table that is worth cutting."""
+    tables = draw(st.integers(1, 3))
+    dims = draw(st.sampled_from([[16] * 3, [3, 16, 1]]))[:tables]
+    feature_tables = [0, *draw(st.lists(st.integers(0, tables - 1), max_size=2))]
+    batch = draw(st.sampled_from([9_000, 12_345]))
+    return {
+        "feature_tables": feature_tables,
+        "dims": dims,
+        "combiners": draw(st.sampled_from(["sum", "mean", "sqrtn"])),
+        "shards": draw(st.sampled_from([1, 2, 5])),
+        "batch": batch,
+        "keys_per_bag": draw(st.sampled_from([1, 3])),  # 1: exactly; 3: 0 to 2
+        "space": draw(st.sampled_from([1, 40, 3_000, 2**63])),
+    }
+
+
+def first_occurrences(keys, tables, owners):
+    """Distinct (shard, table, key) in wire order, from numpy.unique of each table."""
+    found = {}
+    for table in np.unique(tables):
+        places = np.flatnonzero(tables == table)
+        distinct, first = np.unique(keys[places], return_index=True)
+        distinct = distinct[np.argsort(first)]
+        shards = owners[_native.partition_of(int(table), distinct, PARTITIONS)]
+        for shard in np.unique(shards):
+            found[int(shard), int(table)] = distinct[shards == shard]
+    return [(*segment, found[segment]) for segment in sorted(found)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(large_problems(), st.integers(2, 5), st.integers(0, 2**32))
+def test_a_team_plans_what_numpy_finds_and_one_thread_does(problem, threads, seed):
+    rng = np.random.default_rng(seed)
+    features, batch = problem["feature_tables"], problem["batch"]
+    bags = len(features) * batch
+    one = problem["keys_per_bag"] == 1
+    lengths = np.ones(bags, np.int64) if one else rng.integers(0, 3, bags)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    keys = rng.integers(0, problem["space"], offsets[-1], dtype=np.uint64) - np.uint64(1)
+    shape = (features, problem["dims"], [problem["combiners"]] * len(features), problem["shards"])
+    alone, _, owners, width = make_planner(*shape)
+    team, _, _, _ = make_planner(*shape, threads=threads)
+    plan, plan_alone = team.plan(keys, offsets, batch), alone.plan(keys, offsets, batch)
+
+    tables = np.repeat(np.repeat(np.array(features), batch), lengths)
+    expected = first_occurrences(keys, tables, owners)
+    np.testing.assert_array_equal(plan.unique, np.concatenate([part for _, _, part in expected]))
+    counts = np.zeros_like(plan.counts)
+    for shard, table, part in expected:
+        counts[shard, table] = len(part)
+    np.testing.assert_array_equal(plan.counts, counts)
+    np.testing.assert_array_equal(plan.unique[plan.inverse], keys)
+
+    np.testing.assert_array_equal(plan.inverse, plan_alone.inverse)
+    values = rng.normal(size=int(plan.value_floats.sum())).astype(np.float32)
+    gathered = [np.zeros((batch, width), np.float32) for _ in range(2)]
+    plan.gather(values, gathered[0])
+    plan_alone.gather(values, gathered[1])
+    np.testing.assert_array_equal(gathered[0], gathered[1])
+    np.testing.assert_array_equal(plan.scatter(gathered[0]), plan_alone.scatter(gathered[0]))
 
 
 def test_the_plan_lays_values_out_as_the_shards_reply():
