@@ -65,10 +65,6 @@ class Plan {
   // float32 sum over its occurrences in the order of the batch's keys.
   void scatter(const float* grads, float* sums) const noexcept;
 
-  // [U] for each key the place in `others` of the last plan that has it too, -1 if none has. Throws
-  // std::invalid_argument for a plan of another planner, and std::bad_alloc.
-  [[nodiscard]] std::vector<std::int32_t> last_in(std::span<const Plan* const> others) const;
-
   // Puts the rows of some keys into `values` (total_floats), where gather looks for them: `rows`
   // are those of the keys at `positions` of unique(), side by side. Throws std::invalid_argument,
   // before anything is written, for a position there is not or another number of floats.
@@ -77,6 +73,7 @@ class Plan {
 
  private:
   friend class Planner;
+  friend class RecentKeys;  // plans of one planner share a config
 
   [[nodiscard]] std::size_t row_floats(std::size_t position) const noexcept {
     const std::size_t next = position + 1;
