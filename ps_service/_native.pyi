@@ -430,7 +430,7 @@ class RecentKeys:
     def split(
         self, plan: Plan, step: int, oldest: int
     ) -> list[tuple[int, NDArray[np.int32], NDArray[np.uint64], NDArray[np.uint32]]]:
-        """Enter the keys of step `step`; group them by the last step from `oldest` on that had them.
+        """Enter the keys of step `step`; group them by the last step since `oldest` with them.
 
         A group is (that step, positions in `plan.unique` ascending, keys there, keys per shard and
         table (S, T)). The first group, of step 0, has the keys that none of these steps had; the
