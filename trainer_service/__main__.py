@@ -122,6 +122,7 @@ def _prepare(run: Run) -> _Job:
         batch_size=spec.training.batch_size,
         dense=layout.dense,
         width=layout.width,
+        joined=layout.joined,
         xla=spec.training.compiler,
     )
     log.info("the step runs %s", "compiled by XLA" if step.xla else "as a TensorFlow graph")
