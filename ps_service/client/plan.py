@@ -110,7 +110,10 @@ class RecentKeys:
         Raises ValueError for steps out of order, more than 4096 of them, or another planner's plan.
         """
         groups = self._keys.split(plan.native, step, oldest)
-        return {last: _part(*arrays, plan.dims) for last, *arrays in groups}
+        return {
+            last: _part(positions, keys, counts, plan.dims)
+            for last, positions, keys, counts in groups
+        }
 
 
 class KeyPlanner:
