@@ -428,17 +428,34 @@ class Plan:
         """Pool the rows of every bag into out (batch, width); writes only features' columns."""
     def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
         """Sum gradients (batch, width) onto the unique rows, laid out as the values of gather."""
-    def last_in(self, plans: Sequence[Plan]) -> NDArray[np.int32]:
-        """For each distinct key the place in `plans` of the last one that has it, else -1, (u,).
-
-        Raises ValueError for a plan of another planner.
-        """
     def place(
         self, rows: NDArray[np.float32], positions: NDArray[np.int32], values: NDArray[np.float32]
     ) -> None:
         """Put the rows of the keys at `positions` of `unique`, side by side in `rows`, into values.
 
         Raises ValueError, before anything is written, if they don't fit.
+        """
+
+@final
+class RecentKeys:
+    """Which of a trainer's steps had each key last. Thread-safe."""
+
+    def __init__(self) -> None: ...
+    @property
+    def cells(self) -> int:
+        """Cells of memory, 16 bytes each: 4 to 8 for a key of the steps looked back at."""
+    def split(
+        self, plan: Plan, step: int, oldest: int
+    ) -> list[tuple[int, NDArray[np.int32], NDArray[np.uint64], NDArray[np.uint32]]]:
+        """Enter the keys of step `step`; group them by the last step since `oldest` with them.
+
+        A group is (that step, positions in `plan.unique` ascending, keys there, keys per shard and
+        table (S, T)). The first group, of step 0, has the keys that none of these steps had; the
+        others come by step, without those that have no keys.
+
+        What no step from `oldest` on had is forgotten. Raises ValueError unless `step` grows and
+        `oldest` doesn't fall from call to call, 1 <= oldest <= step <= oldest + 4096, and all plans
+        are of one planner.
         """
 
 def to_fp16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

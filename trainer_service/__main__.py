@@ -127,6 +127,7 @@ def _prepare(run: Run, plan_threads: int) -> _Job:
         batch_size=spec.training.batch_size,
         dense=layout.dense,
         width=layout.width,
+        joined=layout.joined,
         xla=spec.training.compiler,
     )
     log.info("the step runs %s", "compiled by XLA" if step.xla else "as a TensorFlow graph")

@@ -25,7 +25,9 @@ _MAX_WIDTH = 4_096  # floats per row, the native core's bound
 
 @dataclass(frozen=True)
 class Layout:
-    """F sparse features over T tables; `width` columns in all."""
+    """F sparse features over T tables; `width` columns in all, among them those of the dense
+    features, first, if the network takes them joined.
+    """
 
     dense: int  # dense features
     tables: tuple[TableSpec, ...]  # (T,)
@@ -33,6 +35,7 @@ class Layout:
     columns: tuple[int, ...]  # (F,) first column
     combiners: tuple[str, ...]  # (F,)
     width: int
+    joined: bool  # see `models.Model`
 
     def planner(self, shard_map: ShardMap, threads: int = 1) -> KeyPlanner:
         """The planner of batches in this layout; `threads` as in KeyPlanner."""
@@ -107,11 +110,14 @@ def build_layout(spec: JobSpec, model: Model) -> Layout:
         )
         for table, f in spec.features.tables().items()
     )
+    dense = len(spec.features.dense)
+    columns = (*accumulate(model.widths, initial=dense if model.joined else 0),)
     return Layout(
-        dense=len(spec.features.dense),
+        dense=dense,
         tables=tables,
         feature_tables=feature_tables,
-        columns=tuple(accumulate(model.widths, initial=0))[:-1],
+        columns=columns[:-1],
         combiners=tuple(f.combiner for f in sparse.values()),
-        width=sum(model.widths),
+        width=columns[-1],
+        joined=model.joined,
     )

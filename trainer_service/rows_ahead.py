@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ps_service.client.plan import KeyPart, KeyPlan
+from ps_service.client.plan import KeyPart, KeyPlan, RecentKeys
 from ps_service.client.sparse import NextRead
 from services.kit.telemetry import timed
 from trainer_service.batch import Batch
@@ -81,8 +79,9 @@ class RowsAhead:
         self._batches, self._servers, self._metrics = batches, servers, metrics
         self._depth, self._step = depth, after
         self._window: deque[Coming] = deque()
-        # A pull waits for its split, so no pull may hold the last worker; idle ones cost nothing.
-        self._pool = ThreadPoolExecutor(depth + 1, thread_name_prefix="rows-ahead")
+        self._recent = RecentKeys()
+        self._splits = ThreadPoolExecutor(1, thread_name_prefix="key-split")  # one: in their order
+        self._pulls = ThreadPoolExecutor(max(1, depth), thread_name_prefix="rows-ahead")
 
     @property
     def step(self) -> int:
@@ -141,42 +140,34 @@ class RowsAhead:
 
     def close(self) -> None:
         """Begins nothing more; calls under way are ended by closing the servers' clients."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._splits.shutdown(wait=False, cancel_futures=True)
+        self._pulls.shutdown(wait=False, cancel_futures=True)
 
     def _look_ahead(self, current: Coming) -> None:
-        before = [current, *self._window]
+        last = self._window[-1] if self._window else current
         while len(self._window) < self._depth:
             planned = self._batches.poll()
             if planned is None:
                 return
-            coming = self._read(planned, before)
-            self._window.append(coming)
-            before.append(coming)
+            last = self._read(planned, last, current.step)
+            self._window.append(last)
 
-    def _read(self, planned: Planned, before: Sequence[Coming]) -> Coming:
-        """Begins to read; `before` are the steps not yet pushed, in order."""
-        plan, step = planned.plan, before[-1].step + 1
+    def _read(self, planned: Planned, before: Coming, oldest: int) -> Coming:
+        """Begins to read the rows of the step after `before`; the steps from `oldest` to it are not
+        yet pushed.
+        """
+        plan, step = planned.plan, before.step + 1
         values = np.empty(plan.value_floats, np.float32)
-        split = self._pool.submit(_split, plan, list(before))
+
+        def split() -> _Split:
+            if before.reading is None:  # it came without being read ahead, so nobody knows its keys
+                self._recent.split(before.plan, before.step, before.step)
+            return self._recent.split(plan, step, oldest)
 
         def pull() -> None:
-            part = split.result()[_NO_STEP]
+            part = splitting.result()[_NO_STEP]
             with timed(self._metrics.phase_seconds.labels("ahead")):
                 plan.place(self._servers.pull(part, step=step), part, values)
 
-        reading = _Reading(split, self._pool.submit(pull), values)
-        return Coming(planned, step, before[0].step, reading)
-
-
-def _split(plan: KeyPlan, before: Sequence[Coming]) -> _Split:
-    last = plan.last_in([coming.plan for coming in before])
-    split = {_NO_STEP: plan.part(_places(last, -1))}
-    for i, coming in enumerate(before):
-        places = _places(last, i)
-        if len(places):
-            split[coming.step] = plan.part(places)
-    return split
-
-
-def _places(last: npt.NDArray[np.int32], value: int) -> npt.NDArray[np.int32]:
-    return np.flatnonzero(last == value).astype(np.int32)
+        splitting = self._splits.submit(split)
+        return Coming(planned, step, oldest, _Reading(splitting, self._pulls.submit(pull), values))

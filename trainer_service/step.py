@@ -43,7 +43,7 @@ class StepResult:
 
     loss: float
     probabilities: Floats  # (n,), before the update: test, then train
-    row_grads: Floats  # (n, width)
+    row_grads: Floats  # (n, width), those of joined dense features among them
     dense_grads: Floats  # (parameters,)
 
 
@@ -90,13 +90,17 @@ class TrainStep:
         batch_size: int,
         dense: int,
         width: int,
+        joined: bool = False,
         xla: Literal["auto", "on", "off"] = "off",
     ) -> None:
-        """`dense` (D) and `width` (W) are the widths of the network's two inputs.
+        """`dense` (D) and `width` (W) are the widths of the network's two inputs; if they are
+        `joined`, it has one, and the dense features are the first D of its W columns.
 
         `xla`: whether XLA compiles `run`; auto measures both and takes the faster. Raises
-        InvalidInput when it is on and the network has an operation that XLA doesn't know.
+        InvalidInput when it is on and the network has an operation that XLA doesn't know, and for a
+        network with other inputs.
         """
+        _check_inputs(network, [width] if joined else [dense, width])
         self._network, self.batch_size = network, batch_size
         self._variables = network.trainable_variables
         self._sizes = [math.prod(v.shape) for v in self._variables]
@@ -104,14 +108,16 @@ class TrainStep:
         # Taken now, because the variables are scratch space of the compiled functions later.
         self._initial: Floats = np.concatenate([np.zeros(0, np.float32), *pieces])
         # Buffers and the tensors that lie in them; no call is under way while one is written.
-        self._dense, self._dense_tensor = _shared(batch_size, dense)
-        self._rows, self._rows_tensor = _shared(batch_size, width)
+        self._rows, rows = _shared(batch_size, width)
+        self._inputs = [rows]  # of the network
+        if joined:
+            self._dense = self._rows[:, :dense]
+        else:
+            self._dense, dense_tensor = _shared(batch_size, dense)
+            self._inputs.insert(0, dense_tensor)
         self._labels, self._labels_tensor = _shared(batch_size)
         self.traces = 0  # of `run`, for each way that was tried, and of `predict`: one each
-        inputs = [
-            tf.TensorSpec((batch_size, dense), tf.float32),
-            tf.TensorSpec((batch_size, width), tf.float32),
-        ]
+        inputs = [tf.TensorSpec(tensor.shape, tf.float32) for tensor in self._inputs]
         count, labels = tf.TensorSpec((), tf.int32), tf.TensorSpec((batch_size,), tf.float32)
         flat = tf.TensorSpec((self.parameters,), tf.float32)
         # AutoGraph would read our source again at the first trace, which for `predict` is hours
@@ -119,7 +125,7 @@ class TrainStep:
         self._graph, self._compiled = (
             tf.function(
                 self._forward_backward,
-                input_signature=[*inputs, labels, count, flat],
+                input_signature=[inputs, labels, count, flat],
                 autograph=False,
                 jit_compile=jit,
             )
@@ -127,7 +133,7 @@ class TrainStep:
         )
         self.xla = self._chosen(xla)  # whether XLA compiles `run`
         self._train = self._compiled if self.xla else self._graph
-        self._predict = tf.function(self._forward, input_signature=[*inputs, flat], autograph=False)
+        self._predict = tf.function(self._forward, input_signature=[inputs, flat], autograph=False)
 
     @property
     def parameters(self) -> int:
@@ -168,19 +174,11 @@ class TrainStep:
         """Probabilities (n,) for n = len(dense) samples whose rows are in `rows(n)`."""
         n = len(dense)
         self._fill(n, dense)
-        probabilities: Floats = self._predict(
-            self._dense_tensor, self._rows_tensor, parameters
-        ).numpy()
+        probabilities: Floats = self._predict(self._inputs, parameters).numpy()
         return probabilities[:n]
 
     def _call(self, train: Callable[..., Any], samples: int, parameters: Floats) -> Any:
-        return train(
-            self._dense_tensor,
-            self._rows_tensor,
-            self._labels_tensor,
-            np.int32(samples),
-            parameters,
-        )
+        return train(self._inputs, self._labels_tensor, np.int32(samples), parameters)
 
     def _chosen(self, xla: Literal["auto", "on", "off"]) -> bool:
         if xla == "off":
@@ -212,13 +210,14 @@ class TrainStep:
         self._rows[n:] = 0.0
         self._labels[n:] = 0.0
 
-    def _forward_backward(self, dense: Any, rows: Any, labels: Any, count: Any, flat: Any) -> Any:
+    def _forward_backward(self, inputs: list[Any], labels: Any, count: Any, flat: Any) -> Any:
         self.traces += 1
         self._assign(flat)
+        rows = inputs[-1]
         weights = tf.cast(tf.range(self.batch_size) < count, tf.float32)
         with tf.GradientTape() as tape:
             tape.watch(rows)
-            logits = tf.reshape(self._network([dense, rows], training=True), (self.batch_size,))
+            logits = self._logits(inputs, training=True)
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
             loss = tf.reduce_sum(losses * weights) / tf.cast(count, tf.float32)
         row_grads, grads = tape.gradient(
@@ -234,16 +233,29 @@ class TrainStep:
         )  # finite only if every one is
         return loss, tf.sigmoid(logits), row_grads, dense_grads, checksum
 
-    def _forward(self, dense: Any, rows: Any, flat: Any) -> Any:
+    def _forward(self, inputs: list[Any], flat: Any) -> Any:
         self.traces += 1
         self._assign(flat)
-        logits = self._network([dense, rows], training=False)
-        return tf.sigmoid(tf.reshape(logits, (self.batch_size,)))
+        return tf.sigmoid(self._logits(inputs, training=False))
+
+    def _logits(self, inputs: list[Any], *, training: bool) -> Any:
+        network_inputs = inputs[0] if len(inputs) == 1 else inputs
+        logits = self._network(network_inputs, training=training)
+        return tf.reshape(logits, (self.batch_size,))
 
     def _assign(self, flat: Any) -> None:
         if self._variables:
             for variable, piece in zip(self._variables, tf.split(flat, self._sizes), strict=True):
                 variable.assign(tf.reshape(piece, variable.shape))
+
+
+def _check_inputs(network: keras.Model, expected: list[int]) -> None:
+    inputs = getattr(network, "inputs", None)  # a user's own class of models may not know
+    widths = [each.shape[-1] for each in inputs or ()]
+    if widths and widths != expected:
+        raise InvalidInput(
+            f"model's network has inputs of {widths} floats, expected {expected}; see models.Model"
+        )
 
 
 def _shared(*shape: int) -> tuple[Floats, Any]:

@@ -70,7 +70,7 @@ def _columns(name: str, feature: SparseFeature) -> tuple[str, ...]:
 
 
 class Transform:
-    """Applies the transforms of `features`; stateless, so many threads may share one object."""
+    """Applies the transforms of `features`; many threads may share one object."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
@@ -82,6 +82,7 @@ class Transform:
         self._low, self._high = np.array([f.clip or unbounded for f in specs]).reshape(-1, 2).T
         self._clips = any(f.clip for f in specs)
         self._log = np.array([f.log for f in specs], bool)
+        self._single = _single(0)  # of the last batch: the next one is mostly as long
 
     def apply(self, batch: pa.RecordBatch) -> TransformedRows:
         """Transforms the rows of `batch`; leaves out those with a bad label or number and says why.
@@ -115,8 +116,24 @@ class Transform:
         except KeyError:
             check_columns(self._features, data)
             raise
-        keys, offsets = _join(parts, batch.num_rows)
+        keys, offsets = self._join(parts, batch.num_rows)
         return TransformedRows(labels, dense, keys, offsets, problems.good, ())
+
+    def _join(
+        self, parts: list[_FeatureKeys], rows: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
+        """Keys and offsets of all features, feature-major."""
+        if not parts:
+            return np.zeros(0, np.uint64), _single(0)
+        keys = np.concatenate([part.keys for part in parts])
+        if all(part.counts is None for part in parts):
+            single = self._single  # another thread may replace it
+            if len(single) != len(keys) + 1:
+                single = self._single = _single(len(keys))
+            return keys, single
+        ones = np.ones(rows, np.int32)
+        counts = [ones if part.counts is None else part.counts for part in parts]
+        return keys, columns.offsets_of(np.concatenate(counts))
 
     def _labels(self, data: dict[str, pa.Array], problems: _Problems) -> npt.NDArray[np.float32]:
         column = self._features.label
@@ -129,14 +146,16 @@ class Transform:
     def _dense_matrix(
         self, data: dict[str, pa.Array], rows: int, problems: _Problems
     ) -> npt.NDArray[np.float32]:
-        matrix = np.empty((rows, len(self._dense)))
+        by_feature = np.empty((len(self._dense), rows))
         for i, (name, column) in enumerate(self._dense):
             values, malformed = _named(f"feature {name!r}", column, columns.numbers, data)
             if malformed is not None:
                 problems.add(malformed, f"feature {name!r}", column, "is not a number")
-            matrix[:, i] = values
-        if self._dense:
-            np.copyto(matrix, self._missing, where=np.isnan(matrix))
+            by_feature[i] = values
+            missing = np.isnan(by_feature[i])
+            if missing.any():
+                by_feature[i, missing] = self._missing[i]
+        matrix = by_feature.T
         if self._clips:
             np.clip(matrix, self._low, self._high, out=matrix)
         if self._log.any():
@@ -148,7 +167,7 @@ class Transform:
         self, matrix: npt.NDArray[np.float64], problems: _Problems
     ) -> npt.NDArray[np.float32]:
         with np.errstate(over="ignore"):
-            narrow = matrix.astype(np.float32)
+            narrow = matrix.astype(np.float32, order="C")
         infinite = np.isinf(narrow)
         if infinite.any():
             for i in np.flatnonzero(infinite.any(axis=0)):
@@ -265,19 +284,11 @@ def _cross(parts: list[columns.Text], own: bool) -> _FeatureKeys:
     return _one(keys, missing, own, MISSING_KEY, None)
 
 
-def _join(
-    parts: list[_FeatureKeys], rows: int
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
-    """Keys and offsets of all features, feature-major."""
-    if not parts:
-        return np.zeros(0, np.uint64), np.zeros(1, np.int32)
-    keys = np.concatenate([part.keys for part in parts])
-    if all(part.counts is None for part in parts):
-        return keys, np.arange(len(keys) + 1, dtype=np.int32)
-    ones = np.ones(rows, np.int32)
-    return keys, columns.offsets_of(
-        np.concatenate([ones if p.counts is None else p.counts for p in parts])
-    )
+def _single(keys: int) -> npt.NDArray[np.int32]:
+    """Read-only offsets (keys + 1,) of bags with one key each."""
+    offsets = np.arange(keys + 1, dtype=np.int32)
+    offsets.setflags(write=False)
+    return offsets
 
 
 class _Problems:

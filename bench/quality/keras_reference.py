@@ -98,7 +98,9 @@ class Reference:
             raise ValueError(f"no reference for combiners {layout.combiners}")
         self._width, self._features = first.dim, len(layout.feature_tables)
         self._adagrad = first.optimizer_params
-        self._network = build_network(load_model(spec).build, spec.training.seed)
+        model = load_model(spec)
+        self._network = build_network(model.build, spec.training.seed)
+        self._joined = model.joined
         random = tf.random.Generator.from_seed(spec.training.seed)
         shape = (rows, self._width)
         low, high = (first.initializer_params[name] for name in ("low", "high"))
@@ -117,7 +119,8 @@ class Reference:
         pooled = tf.math.unsorted_segment_sum(vectors, bags, self._features * n)
         columns = tf.transpose(tf.reshape(pooled, (self._features, n, self._width)), (1, 0, 2))
         side_by_side = tf.reshape(columns, (n, self._features * self._width))
-        return self._network([dense, side_by_side], training=training)
+        inputs = [dense, side_by_side]
+        return self._network(tf.concat(inputs, 1) if self._joined else inputs, training=training)
 
     @tf.function(input_signature=_SIGNATURE)
     def step(

@@ -25,7 +25,7 @@ import prometheus_client
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench import workload as w
-from ps_service.client.plan import KeyPlan
+from ps_service.client.plan import KeyPlan, RecentKeys
 from ps_service.client.sparse import NextRead, SparseClient
 from ps_service.embedded import EmbeddedShard
 from ps_service.sharding import ShardMap
@@ -79,9 +79,9 @@ def measure(client: SparseClient, layout: Layout, batches: list[KeyPlan]) -> dic
     step = 0
     for now, later in list(itertools.pairwise(batches)) * ROUNDS:
         grads = np.full(now.value_floats, 1e-4, np.float32)
-        shared = later.last_in([now])
-        changed = later.part(np.flatnonzero(shared == 0).astype(np.int32))
-        others = later.part(np.flatnonzero(shared < 0).astype(np.int32))
+        recent = RecentKeys()
+        recent.split(now, 1, 1)
+        others, changed = (recent.split(later, 2, 1)[last] for last in (0, 1))
         step += 1
         timed("push", client.push, now, grads, step=step, read_step=step, samples=1)
         timed("pull", client.pull, later, step=step)

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench import workload as w
+from bench.network import build
 from ps_service.sharding import ShardMap
 from trainer_service.evaluate import exact_auc
 from trainer_service.layout import build_layout, load_model
@@ -287,10 +288,9 @@ def summed(inverse: NDArray[np.int64], grads: Floats) -> Floats:
 
 def accuracies(args: argparse.Namespace) -> dict[str, Any]:
     """Test AUC by way and seed, and each way's mean loss against `now`."""
-    spec = w.job("synthetic://criteo", args.batch_size)
     found: dict[str, list[float]] = {way: [] for way in ("now", *WAYS)}
     for seed in args.seeds:
-        network = build_network(load_model(spec).build, seed)
+        network = build_network(lambda: build(w.DENSE, w.SLOTS * w.DIM, w.HIDDEN), seed)
         step = TrainStep(network, batch_size=args.batch_size, dense=w.DENSE, width=w.SLOTS * w.DIM)
         count = args.rows // args.batch_size // args.trainers * args.trainers
         batches = [batch(args.batch_size, seed, _TRAINING, i) for i in range(count)]

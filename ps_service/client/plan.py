@@ -68,41 +68,52 @@ class KeyPlan:
         self, plan: _native.Plan, dims: NDArray[np.int64], key_counts: KeyCounts | None = None
     ) -> None:
         """`dims` (T,) are the floats of a row of each table."""
-        self._plan, self._dims = plan, dims
+        self.native, self.dims = plan, dims
         self.key_counts = key_counts  # only where a table evicts by them
         self.unique_keys = len(plan.unique)
         self.value_floats = int(plan.value_floats.sum())
         self.shards = _slices(plan.unique, plan.counts, dims)
 
-    def last_in(self, plans: Sequence[KeyPlan]) -> NDArray[np.int32]:
-        """For each distinct key the place in `plans` of the last one that has it too, -1 if none
-        has (u,).
-        """
-        return self._plan.last_in([other._plan for other in plans])
-
-    def part(self, positions: NDArray[np.int32]) -> KeyPart:
-        """The keys at ascending `positions` (n,) among the plan's distinct keys."""
-        counts = self._plan.counts
-        ends = np.searchsorted(positions, np.cumsum(counts, dtype=np.int64))
-        chosen = np.diff(ends, prepend=0).reshape(counts.shape).astype(np.uint32)
-        shards = _slices(self._plan.unique[positions], chosen, self._dims)
-        return KeyPart(positions, shards, shards[-1].values.stop)
-
     def place(self, rows: NDArray[np.float32], part: KeyPart, values: NDArray[np.float32]) -> None:
         """Puts the rows of `part` (part.value_floats,) where they belong in all values
         (value_floats,).
         """
-        self._plan.place(rows, part.positions, values)
+        self.native.place(rows, part.positions, values)
 
     def gather(self, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
         """Pools the rows of every bag into `out` (B, width); an empty bag gives zeros."""
-        self._plan.gather(values, out)
+        self.native.gather(values, out)
 
     def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
         """(B, width) gradients of the pooled embeddings -> (value_floats,) gradients of the unique
         rows.
         """
-        return self._plan.scatter(grads)
+        return self.native.scatter(grads)
+
+
+class RecentKeys:
+    """Which of a trainer's steps had each key last. Thread-safe, but steps come in their order."""
+
+    def __init__(self) -> None:
+        self._keys = _native.RecentKeys()
+
+    @property
+    def cells(self) -> int:
+        """Cells of memory, of 16 bytes each."""
+        return self._keys.cells
+
+    def split(self, plan: KeyPlan, step: int, oldest: int) -> dict[int, KeyPart]:
+        """The keys of `plan`, that of step `step`, by the last of the steps `oldest` to `step` - 1
+        that had them too, under 0 if none had. Steps without such keys are left out, 0 never is.
+        Steps before `oldest` are forgotten.
+
+        Raises ValueError for steps out of order, more than 4096 of them, or another planner's plan.
+        """
+        groups = self._keys.split(plan.native, step, oldest)
+        return {
+            last: _part(positions, keys, counts, plan.dims)
+            for last, positions, keys, counts in groups
+        }
 
 
 class KeyPlanner:
@@ -157,6 +168,16 @@ class KeyPlanner:
         if labels is None or not self._scores:
             return KeyPlan(plan, self._dims)
         return KeyPlan(plan, self._dims, _count(plan, offsets, labels))
+
+
+def _part(
+    positions: NDArray[np.int32],
+    keys: NDArray[np.uint64],
+    counts: NDArray[np.uint32],
+    dims: NDArray[np.int64],
+) -> KeyPart:
+    shards = _slices(keys, counts, dims)
+    return KeyPart(positions, shards, shards[-1].values.stop)
 
 
 def _slices(

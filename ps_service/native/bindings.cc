@@ -382,6 +382,7 @@ NB_MODULE(_native, m) {
   embermesh::bind_row_policy(m);
   embermesh::bind_shard(m);
   embermesh::bind_planner(m);
+  embermesh::bind_recent_keys(m);
   embermesh::bind_dense(m);
   embermesh::bind_wire(m);
 }

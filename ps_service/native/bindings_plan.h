@@ -8,7 +8,10 @@
 
 namespace embermesh {
 
-// Plan.last_in and Plan.place.
+// Plan.place.
 void bind_plan_parts(nanobind::class_<Plan>& plan);
+
+// RecentKeys.
+void bind_recent_keys(nanobind::module_& m);
 
 }  // namespace embermesh

@@ -83,10 +83,6 @@ class Plan {
   // float32 sum over its occurrences in the order of the batch's keys. Throws std::bad_alloc.
   void scatter(const float* grads, float* sums) const;
 
-  // [U] for each key the place in `others` of the last plan that has it too, -1 if none has. Throws
-  // std::invalid_argument for a plan of another planner, and std::bad_alloc.
-  [[nodiscard]] std::vector<std::int32_t> last_in(std::span<const Plan* const> others) const;
-
   // Puts the rows of some keys into `values` (total_floats), where gather looks for them: `rows`
   // are those of the keys at `positions` of unique(), side by side. Throws std::invalid_argument,
   // before anything is written, for a position there is not or another number of floats.
@@ -96,6 +92,7 @@ class Plan {
  private:
   friend class Planner;
   friend class PlanBuilder;
+  friend class RecentKeys;  // plans of one planner share its core
 
   [[nodiscard]] std::size_t start(std::size_t position) const noexcept {
     return core_->dim != 0 ? position * core_->dim : starts_.data()[position];

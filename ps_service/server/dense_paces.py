@@ -269,9 +269,12 @@ def _weights(samples: Sequence[int]) -> list[float]:
 
 
 def _mean(weighted: Sequence[tuple[float, Floats]]) -> Floats:
-    """Σ weight · values in float32, in this order."""
-    mean = np.zeros_like(weighted[0][1], dtype=np.float32)
-    for weight, values in weighted:
+    """Σ weight · values in float32, in this order; the values themselves if they are alone."""
+    weight, values = weighted[0]
+    if len(weighted) == 1 and weight == 1:
+        return values
+    mean: Floats = values * np.float32(weight)
+    for weight, values in weighted[1:]:
         mean += values * np.float32(weight)
     return mean
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ps_service.client.plan import RecentKeys
 from ps_service.client.sparse import NextRead
 from services.kit.errors import InvalidInput
 from services.wire import ps_pb2
-from tests.fixtures.ps_batches import TABLES, plan, random_batch
+from tests.fixtures.ps_batches import TABLES, plan, planner, random_batch
 from tests.fixtures.ps_cluster import PsCluster
 
 SHARDS = 3
@@ -19,11 +20,12 @@ def test_rows_come_with_the_push_and_also_with_its_repetition() -> None:
     with PsCluster(sparse=SHARDS) as cluster:
         client = cluster.sparse_client()
         client.configure(TABLES, 3)
-        now, later = plan(cluster.shard_map, first), plan(cluster.shard_map, second)
+        maker, recent = planner(cluster.shard_map), RecentKeys()
+        now, later = (maker.plan(b.keys, b.offsets, b.samples) for b in (first, second))
         client.pull(now, step=1)
-        parts = [
-            later.part(np.arange(start, later.unique_keys, 2, dtype=np.int32)) for start in (0, 1)
-        ]
+        recent.split(now, 1, 1)
+        parts = list(recent.split(later, 2, 1).values())
+        assert all(len(part.positions) for part in parts) and len(parts) == 2
         reads = [NextRead(parts[0], 2), NextRead(parts[1], 2)]
 
         def push() -> tuple[int, np.ndarray]:

@@ -50,6 +50,7 @@ def train(values: str) -> tuple[float, float]:
             batch_size=BATCH,
             dense=layout.dense,
             width=layout.width,
+            joined=layout.joined,
         )
         sparse = cluster.sparse_client(
             values=spec.training.wire.values, metrics=ClientMetrics(registry)

@@ -52,7 +52,12 @@ class Model:
     side, to logits (B,). Its trainable weights must not depend on anything but the context. Weights
     that are not trained (moving averages) are refused: they would be neither shared between
     trainers nor checkpointed.
+
+    `joined`: the network has one input (B, D + sum(widths)) instead, the dense features first. For
+    networks that would begin by putting the two side by side: rows are gathered into that matrix
+    anyway, so every step saves a copy of it and one of its gradient.
     """
 
     widths: tuple[int, ...]
     build: Callable[[], Any]
+    joined: bool = False

@@ -3,6 +3,7 @@
 
 #include "fuzz.h"
 #include "planner.h"
+#include "recent_keys.h"
 
 using embermesh::Planner;
 using embermesh::PlannerConfig;
@@ -45,8 +46,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<float> gathered(plan.batch() * plan.config().width);
     plan.gather(values.data(), gathered.data());
     plan.scatter(gathered.data(), values.data());
-    const embermesh::Plan* const others[] = {&plan, &plan};
-    (void)plan.last_in(others);
+    embermesh::RecentKeys recent;
+    (void)recent.split(plan, 1, 1);
+    (void)recent.split(plan, 3, input.next<std::uint8_t>());
     const auto rows = values;
     plan.place(rows, input.some<std::int32_t>(16), values.data());
   } catch (const std::invalid_argument&) {  // as it must be

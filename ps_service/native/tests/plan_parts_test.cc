@@ -2,7 +2,6 @@
 
 #include <numeric>
 #include <random>
-#include <set>
 #include <stdexcept>
 
 #include "planner.h"
@@ -40,36 +39,6 @@ std::vector<std::size_t> tables_of(const Plan& plan) {
     tables.insert(tables.end(), plan.counts()[segment], segment % 2);
   }
   return tables;
-}
-
-TEST(PlanParts, TheLastPlanWithAKeyIsThatOfSets) {
-  const Planner planner(two_tables());
-  std::mt19937_64 random(1);
-  for (int round = 0; round < 100; ++round) {
-    std::vector<Plan> others;
-    std::vector<std::set<std::pair<std::size_t, std::uint64_t>>> sets;
-    for (std::size_t i = 0; i < random() % 5; ++i) {
-      others.push_back(random_plan(planner, random));
-      auto& keys = sets.emplace_back();
-      const auto tables = tables_of(others.back());
-      for (std::size_t u = 0; u < tables.size(); ++u) {
-        keys.emplace(tables[u], others.back().unique()[u]);
-      }
-    }
-    std::vector<const Plan*> pointers;
-    for (const Plan& other : others) pointers.push_back(&other);
-    const Plan plan = random_plan(planner, random);
-    const auto tables = tables_of(plan);
-    const auto last = plan.last_in(pointers);
-    ASSERT_EQ(last.size(), plan.unique().size());
-    for (std::size_t u = 0; u < last.size(); ++u) {
-      std::int32_t want = -1;
-      for (std::size_t i = 0; i < sets.size(); ++i) {
-        if (sets[i].contains({tables[u], plan.unique()[u]})) want = static_cast<std::int32_t>(i);
-      }
-      EXPECT_EQ(last[u], want);
-    }
-  }
 }
 
 TEST(PlanParts, RowsAreGatheredFromWhereTheyWerePlaced) {

@@ -49,11 +49,11 @@ def test_our_job_reads_what_the_other_sides_read(data: w.Data) -> None:
 def test_our_job_has_the_workloads_network(data: w.Data) -> None:
     spec = w.job(data.train().as_uri(), 1_000)
     layout = build_layout(spec, load_model(spec))
-    assert layout.width == w.SLOTS * w.DIM
+    assert layout.joined
+    assert layout.width == w.DENSE + w.SLOTS * w.DIM
     assert len(layout.tables) == w.SLOTS
     network = load_model(spec).build()
-    inputs = w.DENSE + layout.width
-    sizes = [inputs * 256 + 256, 256 * 128 + 128, 128 * 64 + 64, 64 + 1]
+    sizes = [layout.width * 256 + 256, 256 * 128 + 128, 128 * 64 + 64, 64 + 1]
     assert network.count_params() == sum(sizes)
 
 

@@ -1,4 +1,4 @@
-"""Parts of plans: which keys batches share and where rows belong, against dictionaries."""
+"""Parts of plans: which step had a key last and where rows belong, against dictionaries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps_service import codec
-from ps_service.client.plan import KeyPart, KeyPlan, KeyPlanner
+from ps_service.client.plan import KeyPart, KeyPlan, KeyPlanner, RecentKeys
 from ps_service.sharding import ShardMap
 from ps_service.tables import table_spec
 from services.api.optimizers import OptimizerSpec
@@ -43,33 +43,63 @@ def named(plan: KeyPlan | KeyPart) -> list[tuple[int, int]]:
     return out
 
 
-@given(st.integers(1, 4), keys_of_a_batch, st.lists(keys_of_a_batch, max_size=4))
-def test_the_last_plan_that_has_a_key_is_found(shards: int, batch, others) -> None:
-    maker = planner(shards)
-    plan, before = plan_of(maker, batch), [plan_of(maker, other) for other in others]
-    want = [
-        max((i for i, other in enumerate(others) if k in other[table]), default=-1)
-        for table, k in named(plan)
-    ]
-    assert plan.last_in(before).tolist() == want
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(keys_of_a_batch, st.integers(1, 3), st.integers(0, 4)), max_size=9),
+)
+def test_keys_are_found_under_the_last_step_that_had_them(shards: int, steps) -> None:
+    """Steps of one `RecentKeys` with gaps between them, looking back at different distances."""
+    maker, recent = planner(shards), RecentKeys()
+    had: dict[tuple[int, int], int] = {}
+    step, oldest = 0, 1
+    for batch, gap, back in steps:
+        step += gap
+        oldest = max(oldest, step - back)
+        plan = plan_of(maker, batch)
+        names = named(plan)
+        want: dict[int, list[tuple[int, int]]] = {0: []}
+        for name in names:
+            last = had.get(name, 0)
+            want.setdefault(last if last >= oldest else 0, []).append(name)
+        found = recent.split(plan, step, oldest)
+        assert {last: named(part) for last, part in found.items()} == want
+        assert list(found) == sorted(found)
+        for part in found.values():
+            assert [names[i] for i in part.positions.tolist()] == named(part)
+        had |= dict.fromkeys(names, step)
+
+
+def test_memory_does_not_grow_with_keys_that_no_recent_step_had() -> None:
+    """A thousand steps of keys that never come again, and a few that come in each."""
+    maker, recent = planner(2), RecentKeys()
+    shared = [1, 2, 3]
+    for step in range(1, 1001):
+        fresh = list(range(100 * step, 100 * step + 50))
+        plan = plan_of(maker, (shared + fresh, []))
+        found = recent.split(plan, step, max(1, step - 2))
+        if step > 1:
+            assert {last: len(part.positions) for last, part in found.items()} == {
+                0: len(fresh),
+                step - 1: len(shared),
+            }
+    assert recent.cells <= 8 * 4 * 53 + 8
 
 
 @given(st.integers(1, 4), keys_of_a_batch, st.randoms(use_true_random=False))
 def test_rows_that_come_in_parts_lie_where_those_of_the_whole_do(
     shards: int, batch, random
 ) -> None:
-    plan = plan_of(planner(shards), batch)
+    maker, recent = planner(shards), RecentKeys()
+    plan = plan_of(maker, batch)
     names = named(plan)
-    sides = np.array([random.randrange(3) for _ in names], np.int32)
+    some = [[k for t, k in names if t == table and random.random() < 0.5] for table in (0, 1)]
+    recent.split(plan_of(maker, (some[0], some[1])), 1, 1)
     whole = np.concatenate(
         [np.zeros(0, np.float32), *(row_of(table, k) for table, k in names)]
     ).astype(np.float32)
     values = np.full(plan.value_floats, -1, np.float32)
-    for side in range(3):
-        part = plan.part(np.flatnonzero(sides == side).astype(np.int32))
-        chosen = named(part)
-        assert chosen == [name for name, s in zip(names, sides.tolist(), strict=True) if s == side]
-        rows = [row_of(table, k) for table, k in chosen]
+    for part in recent.split(plan, 2, 1).values():
+        rows = [row_of(table, k) for table, k in named(part)]
         flat = np.concatenate([np.zeros(0, np.float32), *rows]).astype(np.float32)
         assert len(flat) == part.value_floats
         plan.place(flat, part, values)
@@ -83,7 +113,7 @@ def row_of(table: int, k: int) -> np.ndarray:
 def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
     maker = planner(2)
     plan = plan_of(maker, ([1, 2], [3]))
-    native, values = plan._plan, np.zeros(plan.value_floats, np.float32)
+    native, values = plan.native, np.zeros(plan.value_floats, np.float32)
     rows, places = np.ones(3, np.float32), np.zeros(1, np.int32)
     with pytest.raises(ValueError, match="positions: 3 is not in 0 to 3 - 1"):
         native.place(rows, np.array([0, 3], np.int32), values)
@@ -93,6 +123,24 @@ def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
         native.place(np.ones(20, np.float32), places, values)
     with pytest.raises(ValueError, match="values: expected 7 values, got 3"):
         native.place(rows, places, rows)
-    with pytest.raises(ValueError, match="same planner"):
-        native.last_in([plan_of(planner(2), ([1], []))._plan])
     assert not values.any()
+
+
+@pytest.mark.parametrize(
+    ("step", "oldest", "complaint"),
+    [
+        (5, 1, "step: is 5, must be above the last, 5"),
+        (6, 4, "oldest: is 4, must be at least 5"),
+        (6, 7, "0 to 4096 before step 6"),
+        (5000, 5, "oldest: is 5, must be at least 5 and 0 to 4096 before step 5000"),
+    ],
+)
+def test_steps_out_of_order_or_range_are_refused(step: int, oldest: int, complaint: str) -> None:
+    maker, recent = planner(2), RecentKeys()
+    plan = plan_of(maker, ([1], []))
+    recent.split(plan, 5, 5)
+    with pytest.raises(ValueError, match=complaint):
+        recent.split(plan, step, oldest)
+    with pytest.raises(ValueError, match="same planner"):
+        recent.split(plan_of(planner(2), ([1], [])), 6, 6)
+    assert list(recent.split(plan, 6, 5)) == [0, 5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 from collections.abc import Iterator
@@ -57,6 +58,19 @@ def test_columns_tables_and_combiners() -> None:
     assert [t.optimizer for t in layout.tables] == ["adagrad", "adagrad", "sgd"]
     assert layout.tables[2].optimizer_params["lr"] == 0.5
     assert [t.initializer for t in layout.tables] == ["uniform", "uniform", "zeros"]
+
+
+def test_joined_dense_features_come_before_the_rows() -> None:
+    job = spec(sparse={"C1": {"dim": 4}, "C2": {"dim": 3}})
+    model = dataclasses.replace(load_model(job), joined=True)  # deepfm's rows: dim + 1
+    layout = build_layout(job, model)
+    assert (layout.dense, layout.columns, layout.width) == (3, (3, 8), 12)
+    plan = layout.planner(ShardMap.even(16, 1)).plan(
+        np.array([7, 9], np.uint64), np.arange(3, dtype=np.int32), 1
+    )
+    matrix = np.full((1, layout.width), -1.0, np.float32)
+    plan.gather(np.arange(9, dtype=np.float32), matrix)
+    assert matrix.tolist() == [[-1, -1, -1, *range(9)]]
 
 
 def test_planner_fits_the_layout() -> None:

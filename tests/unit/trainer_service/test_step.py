@@ -35,6 +35,54 @@ def run(step: TrainStep, data: tuple[np.ndarray, ...], parameters: np.ndarray):
     return step.run(dense, labels, parameters, step=1)
 
 
+def two_layers(inputs: list[keras.KerasTensor], x: keras.KerasTensor) -> keras.Model:
+    for seed, units in enumerate((8, 1)):
+        kernel = keras.initializers.GlorotUniform(seed=seed)
+        x = keras.layers.Dense(units, kernel_initializer=kernel)(x)
+    return keras.Model(inputs, keras.ops.reshape(x, (-1,)))
+
+
+def side_by_side() -> keras.Model:
+    inputs = [keras.Input((DENSE,)), keras.Input((WIDTH,))]
+    return two_layers(inputs, keras.layers.Concatenate()(inputs))
+
+
+def joined() -> keras.Model:
+    inputs = keras.Input((DENSE + WIDTH,))
+    return two_layers([inputs], inputs)
+
+
+@pytest.mark.parametrize("n", [BATCH, 5])
+def test_a_network_with_joined_inputs_gives_the_bits_of_one_that_joins_them(n: int) -> None:
+    plain = TrainStep(build_network(side_by_side, 1), batch_size=BATCH, dense=DENSE, width=WIDTH)
+    step = TrainStep(
+        build_network(joined, 1), batch_size=BATCH, dense=DENSE, width=DENSE + WIDTH, joined=True
+    )
+    parameters = plain.initial()
+    np.testing.assert_array_equal(step.initial(), parameters)
+    step.rows(BATCH)[:] = np.inf  # what an earlier batch left
+    dense, rows, labels = samples(n, seed=n)
+    want = run(plain, (dense, rows, labels), parameters)
+    step.rows(n)[:, DENSE:] = rows  # as a plan gathers: the columns of its features only
+    got = step.run(dense, labels, parameters, step=1)
+    assert got.loss == want.loss
+    np.testing.assert_array_equal(got.probabilities, want.probabilities)
+    np.testing.assert_array_equal(got.row_grads[:, DENSE:], want.row_grads)
+    np.testing.assert_array_equal(got.dense_grads, want.dense_grads)
+    plain.rows(n)[:] = rows
+    step.rows(n)[:, DENSE:] = rows
+    np.testing.assert_array_equal(step.predict(dense, parameters), plain.predict(dense, parameters))
+
+
+def test_other_inputs_than_the_layout_has_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"inputs of \[27\] floats, expected \[3, 27\]"):
+        TrainStep(build_network(joined, 1), batch_size=2, dense=DENSE, width=DENSE + WIDTH)
+    with pytest.raises(InvalidInput, match=r"inputs of \[3, 24\] floats, expected \[24\]"):
+        TrainStep(
+            build_network(side_by_side, 1), batch_size=2, dense=DENSE, width=WIDTH, joined=True
+        )
+
+
 @pytest.fixture(scope="module")
 def step() -> TrainStep:
     return make()
