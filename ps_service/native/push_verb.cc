@@ -46,9 +46,10 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
 // share a call of the optimizer: what differs between these is nothing that an update looks at.
 [[gnu::always_inline]] inline void PushVerb::add(std::size_t half, const Entry& entry, float* row) {
   ++result_.applied;
-  const std::uint32_t table = context_.schema().shape(entry.table()).update;
+  const TableShape& shape = context_.schema().shape(entry.table());
   halves_[half].add(context_.schema(),
-                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), table});
+                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), shape.update},
+                    shape.row_bytes);
 }
 
 [[gnu::always_inline]] inline void PushVerb::prefetch(

@@ -108,8 +108,8 @@ void Sweep::think() {
   // row may be there twice: removing others moved it to a bucket that the scan had yet to see.
   Table& table = tables_[table_];
   std::ranges::sort(table.candidates);
-  const auto repeated = std::ranges::unique(table.candidates);
-  table.candidates.erase(repeated.begin(), repeated.end());
+  const auto end = std::unique(table.candidates.begin(), table.candidates.end());
+  table.candidates.erase(end, table.candidates.end());
   table.excess = std::min<std::uint64_t>(table.excess, table.candidates.size());
   table.candidates.resize(table.excess);
 }

@@ -125,14 +125,14 @@ class PushScratch {
   // Starts a unit; `entries` stays valid while it lasts.
   void begin(std::span<const Entry> entries);
 
-  // Adds the gradient of a row.
-  void add(const Schema& schema, const RowUpdate& update) {
+  // Adds the gradient of a row of `row_bytes` bytes.
+  void add(const Schema& schema, const RowUpdate& update, std::size_t row_bytes) {
     for (std::size_t at = update.hash & mask_;; at = (at + 1) & mask_) {
       Seen& seen = seen_[at];
       if (seen.round != round_) {
         seen = Seen{round_, static_cast<std::uint32_t>(size_)};
         updates_[size_++] = update;
-        prefetch_row(update.row, schema.row_bytes(update.table));
+        prefetch_row(update.row, row_bytes);
         return;
       }
       RowUpdate& known = updates_[seen.update];

@@ -62,7 +62,7 @@ class Side {
   Side(std::size_t tables, std::int64_t partitions) : tables_(tables) {
     std::vector<TableConfig> configs;
     for (std::size_t table = 0; table < tables; ++table) {
-      configs.emplace_back("t" + std::to_string(table), kDim, "adagrad", ParamMap{{"lr", 0.05}},
+      configs.emplace_back(std::to_string(table), kDim, "adagrad", ParamMap{{"lr", 0.05}},
                            "uniform", ParamMap{});
     }
     shard_ = std::make_unique<SparseShard>(std::move(configs), partitions, 1);

@@ -24,7 +24,7 @@ from tests.fixtures.ps_batches import TABLES
 REASON = "rows: partition 3 has no room for a row of table 'user'"
 
 
-class FullShard(_native.SparseShard):
+class FullShard(_native.SparseShard):  # type: ignore[misc]  # final for users only
     def pull(self, *_arguments: Any, **_named: Any) -> bytes:
         raise MemoryError(REASON)
 
