@@ -50,7 +50,6 @@ MEMBERS_SECONDS = 120.0  # parameter servers must be up within this time
 STEP_SECONDS = 5.0  # after SIGTERM, a step under way may end within this time
 DRAIN_SECONDS = 2.0
 CONTROL_THREADS = 4
-_PLAN_THREADS = 8  # at most, if nobody asked: a batch of usual size keeps no more busy
 LEAVING_SECONDS = 0.2  # between looks at whether all trainers have taken their last step
 IDLE_SECONDS = 0.05  # a live stream silent for this long lets the other trainers' barriers pass
 
@@ -114,12 +113,11 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
 
 def _prepare(run: Run, plan_threads: int) -> _Job:
     """Everything that needs no other process; the network is built while the servers come up.
-    `plan_threads` as in MemberConfig. Raises InvalidInput for a negative number of them, or one
-    beyond what a planner takes.
+    `plan_threads` as in MemberConfig. Raises InvalidInput for fewer than one, or more than a
+    planner takes.
     """
     spec = validate(run.spec)
-    share = configure_threads(spec.resources.trainers)
-    log.info("%d threads for TensorFlow", share)
+    log.info("%d threads for TensorFlow", configure_threads(spec.resources.trainers))
     model = load_model(spec)
     layout = build_layout(spec, model)
     step = TrainStep(
@@ -132,7 +130,7 @@ def _prepare(run: Run, plan_threads: int) -> _Job:
     )
     log.info("the step runs %s", "compiled by XLA" if step.xla else "as a TensorFlow graph")
     restored = manifests.read(Storage(), run.restore) if run.restore else None
-    planner = layout.planner(ShardMap.from_run(run), plan_threads or min(share, _PLAN_THREADS))
+    planner = layout.planner(ShardMap.from_run(run), plan_threads)
     return _Job(run, spec, restored, layout, planner, step)
 
 

@@ -2,7 +2,8 @@
 
 W2: 100,000 Zipf ids a call (about 40 % distinct), 10 M rows of dim 16 with Adagrad. Ours: plan
 (unique), pull, gather, then scatter (gradient sum) and push, keys of 64 bits through a hash table.
-Like TensorFlow, ours uses all cores; the sides with `_1t` have one thread.
+As by default, our planner has one thread (`_all`: as many as cores), our shard all cores (`_1t`:
+one thread); TensorFlow uses all cores.
 TensorFlow: `tf.unique`, gather, segment sum and its sparse Adagrad on a plain variable; its ids are
 row numbers already. Planner: 106,496 Zipf ids into 16 shards, against `tf.unique` and
 `tf.dynamic_partition`. Prints one JSON line of medians in million ids per second.
@@ -79,8 +80,8 @@ def planner_sides(rows: int) -> dict[str, Callable[[int], Any]]:
     batches = zipf_ids(rows, PLANNER_IDS, BATCHES, seed=5)
     keys = [keys_of(ids) for ids in batches]
     tensors = [tf.constant(k.view(np.int64)) for k in keys]
-    plan = planner(PLANNER_IDS, PLANNER_SHARDS, CORES)
-    plan_alone = planner(PLANNER_IDS, PLANNER_SHARDS, 1)
+    plan = planner(PLANNER_IDS, PLANNER_SHARDS, 1)
+    plan_by_team = planner(PLANNER_IDS, PLANNER_SHARDS, CORES)
 
     @tf.function
     def unique_partition(ids: tf.Tensor) -> Any:
@@ -90,7 +91,7 @@ def planner_sides(rows: int) -> dict[str, Callable[[int], Any]]:
 
     return {
         "planner_mids": lambda i: plan(keys[i]),
-        "planner_mids_1t": lambda i: plan_alone(keys[i]),
+        "planner_mids_all": lambda i: plan_by_team(keys[i]),
         "tf_unique_partition_mids": lambda i: unique_partition(tensors[i])[1].numpy(),
     }
 
@@ -108,7 +109,7 @@ class OurStore:
         for first in range(0, rows, BATCH):
             keys = keys_of(np.arange(first, min(rows, first + BATCH)))
             self._shard.pull(np.array([keys.size], np.uint32), keys, insert=True)
-        self._plan = planner(BATCH, 1, threads)
+        self._plan = planner(BATCH, 1, 1)
         self._matrix = np.empty((BATCH, DIM), np.float32)
 
     def step(self, keys: NDArray[np.uint64], scale: np.float32) -> None:

@@ -16,9 +16,24 @@ namespace {
   return set;
 }
 
-[[gnu::noinline]] std::vector<UniqueSet>& thread_part_sets() {
-  thread_local std::vector<UniqueSet> sets;
-  return sets;
+// What a builder works in; of its caller's thread, and no more than its largest batch needed.
+struct Scratch {
+  Array<std::uint64_t> keys;
+  Array<std::uint16_t> shards;
+  Array<std::int32_t> moved;
+  std::vector<UniqueSet> part_sets;
+
+  void reserve(std::size_t size) {
+    if (moved.size() >= size) return;
+    keys = Array<std::uint64_t>(size);
+    shards = Array<std::uint16_t>(size);
+    moved = Array<std::int32_t>(size);
+  }
+};
+
+[[gnu::noinline]] Scratch& thread_scratch() {
+  thread_local Scratch scratch;
+  return scratch;
 }
 
 }  // namespace
@@ -42,9 +57,11 @@ PlanBuilder::PlanBuilder(const PlannerCore& core, const PlanInput& input,
 void PlanBuilder::build() {
   const std::size_t keys = input_.keys.size();
   cut();
-  keys_ = std::make_unique_for_overwrite<std::uint64_t[]>(keys);
-  shards_ = std::make_unique_for_overwrite<std::uint16_t[]>(keys);
-  moved_ = std::make_unique_for_overwrite<std::int32_t[]>(keys);
+  Scratch& scratch = thread_scratch();
+  scratch.reserve(keys);
+  keys_ = scratch.keys.data();
+  shards_ = scratch.shards.data();
+  moved_ = scratch.moved.data();
   places_ = std::make_unique<std::uint32_t[]>(pieces_.size() * config_.shards);
   plan_.inverse_ = Array<std::int32_t>(keys);
 
@@ -86,7 +103,7 @@ void PlanBuilder::cut() {
     base += keys;
   }
   if (sets == 0) return;
-  std::vector<UniqueSet>& memory = thread_part_sets();
+  std::vector<UniqueSet>& memory = thread_scratch().part_sets;
   if (memory.size() < sets) memory.resize(sets);
   sets_ = std::span(memory).first(sets);
 }
@@ -111,8 +128,8 @@ void PlanBuilder::number(Piece& piece) const {
   UniqueSet& set = piece.is_whole ? thread_set() : sets_[piece.set];
   const std::uint64_t salt = table_salt(piece.table);
   const std::uint16_t* const owners = config_.owners.data();
-  std::uint64_t* const distinct = keys_.get() + piece.base;
-  std::uint16_t* const shards = shards_.get() + piece.base;
+  std::uint64_t* const distinct = keys_ + piece.base;
+  std::uint16_t* const shards = shards_ + piece.base;
   const bool is_first = piece.part == 0;  // all its keys are new to the table
   std::uint32_t* const counts = places(piece);
   set.begin(piece.keys);
@@ -159,13 +176,13 @@ void PlanBuilder::find_all_twins() const {
 
 void PlanBuilder::find_twins(const Piece& piece, std::size_t first, std::size_t last) const {
   const std::uint64_t salt = table_salt(piece.table);
-  const std::span<const std::uint64_t> keys(keys_.get() + piece.base + first, last - first);
-  std::int32_t* const moved = moved_.get() + piece.base + first;
+  const std::span<const std::uint64_t> keys(keys_ + piece.base + first, last - first);
+  std::int32_t* const moved = moved_ + piece.base + first;
   std::fill_n(moved, keys.size(), 0);
   for (std::size_t part = 0; part < piece.part; ++part) {
     const Piece& earlier = (&piece)[static_cast<std::ptrdiff_t>(part) - piece.part];
     const UniqueSet& set = sets_[earlier.set];
-    const std::uint64_t* const theirs = keys_.get() + earlier.base;
+    const std::uint64_t* const theirs = keys_ + earlier.base;
     for_each_hashed(set, salt, keys, [&](std::size_t i, std::uint64_t hash) {
       if (moved[i] < 0) return;
       const std::uint32_t number = set.find(keys[i], hash, theirs);
@@ -217,9 +234,9 @@ void PlanBuilder::list_starts(std::size_t keys) const {
 }
 
 void PlanBuilder::place(const Piece& piece) const {
-  const std::uint64_t* const keys = keys_.get() + piece.base;
-  const std::uint16_t* const shards = shards_.get() + piece.base;
-  std::int32_t* const moved = moved_.get() + piece.base;
+  const std::uint64_t* const keys = keys_ + piece.base;
+  const std::uint16_t* const shards = shards_ + piece.base;
+  std::int32_t* const moved = moved_ + piece.base;
   std::uint32_t* const next = places(piece);
   for (std::size_t i = 0; i < piece.size; ++i) {
     if (piece.part > 0 && moved[i] < 0) continue;
@@ -230,7 +247,7 @@ void PlanBuilder::place(const Piece& piece) const {
 }
 
 void PlanBuilder::renumber(const Piece& piece) const {
-  std::int32_t* const moved = moved_.get() + piece.base;
+  std::int32_t* const moved = moved_ + piece.base;
   if (piece.part > 0) {
     for (std::size_t i = 0; i < piece.size; ++i) {
       if (moved[i] < 0) moved[i] = moved_[static_cast<std::size_t>(-1 - moved[i])];

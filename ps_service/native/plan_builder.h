@@ -82,11 +82,11 @@ class PlanBuilder {
   const Partitioning partition_of_;
   std::vector<Piece> pieces_;  // tables ascending, in a table from its first key to its last
   std::span<UniqueSet> sets_;  // of parts
-  std::unique_ptr<std::uint64_t[]> keys_;    // distinct keys of each piece
-  std::unique_ptr<std::uint16_t[]> shards_;  // owner of each
+  std::uint64_t* keys_;        // distinct keys of each piece
+  std::uint16_t* shards_;      // owner of each
   // Its place in the plan. Between find_twins and renumber, that of a key that an earlier part has
   // too is -1 - (place of that in the working memory).
-  std::unique_ptr<std::int32_t[]> moved_;
+  std::int32_t* moved_;
   std::unique_ptr<std::uint32_t[]> places_;  // [piece][shard]
 };
 

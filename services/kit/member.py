@@ -38,9 +38,7 @@ class MemberConfig:
     metrics_port: int = 0  # HTTP /metrics, /healthz, /readyz
     log_level: str = "info"
     shard_threads: int = 0  # of a sparse shard, for one large request; 0 = usable CPUs, at most 8
-    plan_threads: int = (
-        0  # of a trainer, for one large batch's rows; 0 = its share of CPUs, at most 8
-    )
+    plan_threads: int = 1  # of a trainer, that plan, gather and sum a large batch
 
 
 class MemberProcess:
