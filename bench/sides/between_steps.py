@@ -81,7 +81,8 @@ def measure(client: SparseClient, layout: Layout, batches: list[KeyPlan]) -> dic
         grads = np.full(now.value_floats, 1e-4, np.float32)
         recent = RecentKeys()
         recent.split(now, 1, 1)
-        others, changed = (recent.split(later, 2, 1)[last] for last in (0, 1))
+        parts = recent.split(later, 2, 1)
+        others, changed = parts[0], parts[1]
         step += 1
         timed("push", client.push, now, grads, step=step, read_step=step, samples=1)
         timed("pull", client.pull, later, step=step)
