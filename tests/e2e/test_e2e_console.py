@@ -25,9 +25,10 @@ def test_a_job_is_led_from_the_page_alone(
     browser.click(f"a[href='#/jobs/{job}']")
     browser.shows(".state", "running", seconds=_PATIENCE)
 
-    # Two curves of at least three points, and the newest point is another one a moment later.
+    # Two curves of at least three points, and the newest point is another one a moment later. A
+    # chart without values has no line, so its curve is looked for within it: AUC comes after loss.
     curve = (
-        "const line = document.querySelectorAll('.chart polyline')[arguments[0]];"
+        "const line = document.querySelectorAll('.chart')[arguments[0]].querySelector('polyline');"
         "return line && line.getAttribute('points').split(' ').length >= 3 && line.outerHTML"
     )
     first = [browser.until(curve, place, seconds=_PATIENCE) for place in (0, 1)]

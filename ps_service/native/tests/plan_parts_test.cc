@@ -5,32 +5,10 @@
 #include <stdexcept>
 
 #include "planner.h"
+#include "two_tables.h"
 
 namespace embermesh {
 namespace {
-
-PlannerConfig two_tables() {
-  PlannerConfig config{.feature_tables = {0, 1},
-                       .dims = {2, 3},
-                       .columns = {0, 2},
-                       .combiners = {Combiner::kSum, Combiner::kSum},
-                       .owners = std::vector<std::uint16_t>(16, 0),
-                       .shards = 3,
-                       .width = 5};
-  for (std::size_t p = 0; p < config.owners.size(); ++p) {
-    config.owners[p] = static_cast<std::uint16_t>(p % 3);
-  }
-  return config;
-}
-
-Plan random_plan(const Planner& planner, std::mt19937_64& random) {
-  const std::size_t batch = random() % 40;
-  std::vector<std::uint64_t> keys(2 * batch);
-  for (auto& key : keys) key = random() % 60;
-  std::vector<std::int32_t> offsets(2 * batch + 1);
-  std::iota(offsets.begin(), offsets.end(), 0);
-  return planner.plan(keys, offsets, static_cast<std::int64_t>(batch));
-}
 
 // The table of each distinct key.
 std::vector<std::size_t> tables_of(const Plan& plan) {
@@ -44,7 +22,7 @@ std::vector<std::size_t> tables_of(const Plan& plan) {
 TEST(PlanParts, RowsAreGatheredFromWhereTheyWerePlaced) {
   const Planner planner(two_tables());
   std::mt19937_64 random(2);
-  const Plan plan = random_plan(planner, random);
+  const Plan plan = random_plan(planner, 40, 0, random);
   std::vector<float> values(plan.total_floats());
   std::iota(values.begin(), values.end(), 0.0F);
   std::vector<std::int32_t> even;

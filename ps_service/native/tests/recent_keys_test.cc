@@ -8,31 +8,14 @@
 #include <stdexcept>
 #include <utility>
 
+#include "two_tables.h"
+
 namespace embermesh {
 namespace {
 
-PlannerConfig two_tables() {
-  PlannerConfig config{.feature_tables = {0, 1},
-                       .dims = {2, 3},
-                       .columns = {0, 2},
-                       .combiners = {Combiner::kSum, Combiner::kSum},
-                       .owners = std::vector<std::uint16_t>(16, 0),
-                       .shards = 3,
-                       .width = 5};
-  for (std::size_t p = 0; p < config.owners.size(); ++p) {
-    config.owners[p] = static_cast<std::uint16_t>(p % 3);
-  }
-  return config;
-}
-
 // Keys of a distribution that moves with the step, so that old ones go out of use.
-Plan random_plan(const Planner& planner, std::uint64_t step, std::mt19937_64& random) {
-  const std::size_t batch = random() % 60;
-  std::vector<std::uint64_t> keys(2 * batch);
-  for (auto& key : keys) key = step * 5 + random() % 60;
-  std::vector<std::int32_t> offsets(2 * batch + 1);
-  for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int32_t>(i);
-  return planner.plan(keys, offsets, static_cast<std::int64_t>(batch));
+Plan plan_of_step(const Planner& planner, std::uint64_t step, std::mt19937_64& random) {
+  return random_plan(planner, 60, step * 5, random);
 }
 
 TEST(RecentKeys, GroupsAreThoseOfAMap) {
@@ -45,7 +28,7 @@ TEST(RecentKeys, GroupsAreThoseOfAMap) {
   for (int round = 0; round < 300; ++round) {
     step += 1 + random() % 3;
     oldest = std::max(oldest, step - std::min<std::uint64_t>(step - 1, random() % 6));
-    const Plan plan = random_plan(planner, step, random);
+    const Plan plan = plan_of_step(planner, step, random);
     std::map<std::uint64_t, KeyGroup> want;
     want[0].counts.assign(6, 0);
     std::size_t at = 0;
@@ -78,7 +61,7 @@ TEST(RecentKeys, StepsOutOfOrderAndOtherPlannersAreRefused) {
   const Planner planner(two_tables());
   const Planner other(two_tables());
   std::mt19937_64 random(2);
-  const Plan plan = random_plan(planner, 1, random);
+  const Plan plan = plan_of_step(planner, 1, random);
   RecentKeys recent;
   EXPECT_THROW(recent.split(plan, 0, 0), std::invalid_argument);
   EXPECT_THROW(recent.split(plan, RecentKeys::kMaxSteps + 2, 1), std::invalid_argument);
@@ -86,7 +69,7 @@ TEST(RecentKeys, StepsOutOfOrderAndOtherPlannersAreRefused) {
   EXPECT_THROW(recent.split(plan, 4, 2), std::invalid_argument);
   EXPECT_THROW(recent.split(plan, 3, 3), std::invalid_argument);
   EXPECT_THROW(recent.split(plan, 4, 5), std::invalid_argument);
-  EXPECT_THROW(recent.split(random_plan(other, 1, random), 4, 4), std::invalid_argument);
+  EXPECT_THROW(recent.split(plan_of_step(other, 1, random), 4, 4), std::invalid_argument);
   EXPECT_EQ(recent.split(plan, 4, 3).size(), plan.unique().empty() ? 1U : 2U);
 }
 
