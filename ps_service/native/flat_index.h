@@ -48,6 +48,8 @@ class Slot {
 
   // Whether there is an entry.
   [[nodiscard]] explicit operator bool() const noexcept { return bucket_ != nullptr; }
+  // Of a slot from find_or_next: whether it waits for its entry.
+  [[nodiscard]] bool is_empty() const noexcept { return name() == kNoRow; }
 
   [[nodiscard]] std::uint64_t hash() const noexcept {
     return place_ < 4 ? bucket_->hashes[place_] : bucket_->fifth_hash();
@@ -132,9 +134,7 @@ class FlatIndex {
   };
 
   // Asks for the list of pages, without which no bucket is found.
-  void prefetch_pages() const noexcept {
-    prefetch_line<Cache::kFirst>(static_cast<const void*>(pages_.data()));
-  }
+  void prefetch_pages() const noexcept { prefetch_list(pages_); }
 
   // Asks for the line behind the home of `hash`, where find goes on.
   void prefetch_next(std::uint64_t hash) const noexcept {
@@ -146,10 +146,19 @@ class FlatIndex {
     if ((size_ + 1) * 4 > buckets_ * kFullQuarters) grow();
   }
 
-  // Adds the table's `hash`, which must be absent, after reserve_one. `row` is below the names'
-  // bound.
-  void insert(std::uint32_t table, std::uint64_t hash, RowNumber row) noexcept {
-    place(hash, layout_.names.name(table, row), 0);
+  // The slot of the table's `hash`, or the empty one where fill() may put it. After reserve_one, so
+  // that there is one; valid as that of find is.
+  [[nodiscard]] Slot find_or_next(std::uint32_t table, std::uint64_t hash) const noexcept {
+    for (std::size_t b = home(hash, buckets_);; b = after(b)) {
+      Bucket& bucket = at(b);
+      if (const Slot slot = find_in(bucket, table, hash, layout_)) return slot;
+      if (!is_full(bucket)) return slot_of(bucket, used(bucket));
+    }
+  }
+
+  // Makes the empty slot that find_or_next gave an entry. `row` is below the names' bound.
+  void fill(Slot next, std::uint32_t table, std::uint64_t hash, RowNumber row) noexcept {
+    set(next, hash, layout_.names.name(table, row), 0);
     ++size_;
   }
 

@@ -29,7 +29,7 @@ PullVerb::PullVerb(const VerbContext& context, const Moment& moment, bool insert
 
 [[gnu::noinline]] void PullVerb::put_off(const Run& run, const Entry& entry, std::size_t place) {
   run.store->index().prefetch_next(entry.hash());
-  unsettled_.push_back({&entry, place});
+  unsettled_.push_back({&entry, run.store, place});
 }
 
 [[gnu::always_inline]] inline void PullVerb::find(std::size_t half, const Run& run,
@@ -44,11 +44,16 @@ PullVerb::PullVerb(const VerbContext& context, const Moment& moment, bool insert
     const Slot slot = index.find(entry.table(), entry.hash());
     if (!slot) [[unlikely]] {
       put_off(run, entry, first + i);
+      rows[i] = values_;  // until it is settled: any memory, so that the loop below has no branch
       continue;
     }
     rows[i] = store.row(entry.table(), slot.row());
-    prefetch_row(rows[i], shapes[entry.table()].weight_bytes);
     if (sees_) see(entry, slot.meta());
+  }
+  // Together, so that their walks through page tables overlap: a request for a line waits for its
+  // walk among the instructions in flight, and there are a hundred to a key above.
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    prefetch_row(rows[i], shapes[entries[i].table()].weight_bytes);
   }
 }
 
@@ -66,24 +71,33 @@ void PullVerb::settle(std::size_t half) {
 }
 
 void PullVerb::look_again(std::size_t half) {
-  for (const auto& [entry, place] : unsettled_) {
-    const RowStore& store = context_.store(*entry);
-    const Slot slot = store.find(entry->table(), entry->hash());
-    const float* row = slot ? store.row(slot) : insert_ ? add(*entry) : nullptr;
-    if (slot && sees_) see(*entry, slot.meta());
-    if (row != nullptr) prefetch_row(row, context_.schema().shape(entry->table()).weight_bytes);
-    rows_[half][place] = row;
+  for (const auto& [entry, store, place] : unsettled_) {
+    rows_[half][place] = insert_ ? find_or_add(*entry, *store) : find_again(*entry, *store);
   }
   unsettled_.clear();
 }
 
-const float* PullVerb::add(const Entry& entry) {
-  if (!context_.life(entry).admit(entry.table(), entry.hash(), moment_)) return nullptr;
-  RowStore& store = context_.store(entry);
-  float* const row = store.add(entry.table(), entry.hash());
-  fresh_.push_back({row, entry.hash(), entry.table()});
-  prefetch_to_write(row, context_.schema().row_bytes(entry.table()));
-  if (sees_) see(entry, store.find(entry.table(), entry.hash()).meta());
+const float* PullVerb::find_again(const Entry& entry, const RowStore& store) const noexcept {
+  const Slot slot = store.find(entry.table(), entry.hash());
+  if (!slot) return nullptr;
+  const float* const row = store.row(slot);
+  prefetch_row(row, context_.schema().shape(entry.table()).weight_bytes);
+  return row;
+}
+
+const float* PullVerb::find_or_add(const Entry& entry, RowStore& store) {
+  const Slot slot = store.find_or_next(entry.table(), entry.hash());
+  float* row = nullptr;
+  if (slot.is_empty()) {
+    if (!context_.life(entry).admit(entry.table(), entry.hash(), moment_)) return nullptr;
+    row = store.add(slot, entry.table(), entry.hash());
+    fresh_.push_back({row, entry.hash(), entry.table()});
+    prefetch_to_write(row, context_.schema().row_bytes(entry.table()));
+  } else {
+    row = store.row(slot);
+    prefetch_row(row, context_.schema().shape(entry.table()).weight_bytes);
+  }
+  if (sees_) see(entry, slot.meta());
   return row;
 }
 

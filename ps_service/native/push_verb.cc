@@ -48,8 +48,7 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
   ++result_.applied;
   const TableShape& shape = context_.schema().shape(entry.table());
   halves_[half].add(context_.schema(),
-                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), shape.update},
-                    shape.row_bytes);
+                    RowUpdate{row, grads_ + entry.offset(), entry.hash(), shape.update});
 }
 
 [[gnu::always_inline]] inline void PushVerb::prefetch(
@@ -63,7 +62,7 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
 
 [[gnu::noinline]] void PushVerb::put_off(const Run& run, const Entry& entry, std::size_t place) {
   run.store->index().prefetch_next(entry.hash());
-  unsettled_.push_back({&entry, place});
+  unsettled_.push_back({&entry, run.store, place});
 }
 
 [[gnu::always_inline]] inline void PushVerb::find(std::size_t half, const Run& run,
@@ -71,6 +70,7 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
                                                   std::size_t first) {
   RowStore& store = *run.store;
   const FlatIndex::Reader index(store.index());
+  const std::size_t known = halves_[half].updates().size();
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
     const Slot slot = index.find(entry.table(), entry.hash());
@@ -81,21 +81,30 @@ void PushScratch::make_room_for_sums(const Schema& schema) {
     if (sees_) see(entry, slot.meta());
     add(half, entry, store.writable_row(entry.table(), slot));
   }
+  prefetch_rows(half, known);
+}
+
+// Together, for the reason that PullVerb::find gives.
+void PushVerb::prefetch_rows(std::size_t half, std::size_t first) const noexcept {
+  for (const RowUpdate& update : halves_[half].updates().subspan(first)) {
+    prefetch_row(update.row, context_.schema().shape(update.table).row_bytes);
+  }
 }
 
 // Equal keys are settled here all or none, in the order of the request: no sum changes its order.
 void PushVerb::settle(std::size_t half) {
-  for (const auto& [entry, place] : unsettled_) {
-    RowStore& store = context_.store(*entry);
-    const Slot slot = store.find(entry->table(), entry->hash());
+  const std::size_t known = halves_[half].updates().size();
+  for (const auto& [entry, store, place] : unsettled_) {
+    const Slot slot = store->find(entry->table(), entry->hash());
     if (slot) {
       if (sees_) see(*entry, slot.meta());
-      add(half, *entry, store.writable_row(entry->table(), slot));
+      add(half, *entry, store->writable_row(entry->table(), slot));
     } else {
       miss(*entry);
     }
   }
   unsettled_.clear();
+  prefetch_rows(half, known);
 }
 
 void PushVerb::miss(const Entry& entry) noexcept {

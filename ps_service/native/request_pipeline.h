@@ -1,4 +1,4 @@
-// The way of a routed request through its partitions: three stages, so that no key waits for memory
+// The way of a routed request through its partitions: in stages, so that no key waits for memory
 // alone.
 #pragma once
 
@@ -72,7 +72,7 @@ class UnitSource {
   // Without entries: there are no more.
   [[nodiscard]] Unit next() noexcept {
     constexpr std::size_t kEnough = 64;
-    constexpr int kMostPartitions = 16;  // of a unit; three units are on their way
+    constexpr int kMostPartitions = 16;  // of a unit; four units are on their way
     Unit unit;
     const std::size_t start = at_;
     for (int used = 0; partition_ < end_ && used < kMostPartitions && at_ - start < kEnough;) {
@@ -116,9 +116,8 @@ class Lane {
       runs_.push_back({&partitions[p]->store(), stop});
       runs_.back().store->prefetch_lists();
     }
-    rewind();
   }
-  // After the first stage: what the second one reads to find rows.
+  // Before the first stage: what the second one reads to find rows.
   void prefetch_slabs() const noexcept {
     for (const Run& run : runs_) run.store->prefetch_slabs();
   }
@@ -151,7 +150,8 @@ class Lane {
 };
 
 // Runs a verb over all units of `source`. While unit u is in the last stage, unit u + 1 is in the
-// second and u + 2 in the first, a window of keys each in turn:
+// second, u + 2 in the first, a window of keys each in turn, and u + 3 enters: its partitions are
+// locked and their lists asked for.
 //   verb.prefetch(run, entries)              asks for the lines of the index
 //   verb.begin(half, entries)                before the second stage of a unit
 //   verb.find(half, run, entries, first)     finds the rows and asks for their lines
@@ -161,23 +161,24 @@ class Lane {
 // where the stages are seen by the compiler: they are a few dozen instructions.
 template <class Verb>
 void run_pipeline(Verb& verb, const Partitions& partitions, UnitSource source, LockWindow& locks) {
-  std::array<Lane, 3> lanes;
+  std::array<Lane, 4> lanes;
   Unit coming = source.next();
   for (std::size_t round = 0;; ++round) {
-    Lane& fresh = lanes[round % 3];
-    Lane& finding = lanes[(round + 2) % 3];
-    Lane& finishing = lanes[(round + 1) % 3];
+    Lane& entering = lanes[round % 4];
+    Lane& fresh = lanes[(round + 3) % 4];
+    Lane& finding = lanes[(round + 2) % 4];
+    Lane& finishing = lanes[(round + 1) % 4];
     const std::size_t half = round % 2;
     const Unit unit = std::exchange(coming, source.next());
     for (std::uint32_t p = coming.first; p < coming.end; ++p) partitions[p]->prefetch();
     locks.lock_below(unit.end);
     // A divided partition stays locked for its next unit.
     const std::uint32_t done = finding.size() == 0 ? finishing.unit().end : finding.unit().first;
-    fresh.take(unit, source.router(), partitions);
-    finding.rewind();
-    finishing.rewind();
+    entering.take(unit, source.router(), partitions);
+    fresh.prefetch_slabs();
+    for (Lane* lane : {&fresh, &finding, &finishing}) lane->rewind();
     const std::size_t longest = std::max({fresh.size(), finding.size(), finishing.size()});
-    if (longest == 0) return;
+    if (longest == 0 && entering.size() == 0) return;
     verb.begin(half, finding.unit().entries);
     for (std::size_t at = 0; at < longest; at += kWindow) {
       fresh.next_window([&](const Run& run, std::span<const Entry> entries, std::size_t)
@@ -190,7 +191,6 @@ void run_pipeline(Verb& verb, const Partitions& partitions, UnitSource source, L
               __attribute__((always_inline)) { verb.finish(half ^ 1, run, entries, first); });
     }
     verb.settle(half);
-    fresh.prefetch_slabs();
     if (finishing.size() > 0) locks.unlock_below(done);
   }
 }

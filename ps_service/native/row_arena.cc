@@ -18,7 +18,8 @@ std::uint32_t RowArena::units_for(std::size_t floats) noexcept {
 RowArena::RowArena(SlabPool& pool, std::uint32_t units, RowNumber bound) noexcept
     : row_bytes_(units * kUnitBytes),
       slab_rows_(static_cast<std::uint32_t>(pool.slab_bytes() / row_bytes_)),
-      slab_words_(static_cast<std::uint32_t>((slab_rows_ + kWordBits - 1) / kWordBits)),
+      slab_words_(std::bit_ceil(
+          static_cast<std::uint32_t>((slab_rows_ + kWordBits - 1) / kWordBits))),
       pool_(&pool) {
   place_bits_ = static_cast<std::uint32_t>(std::bit_width(slab_rows_ - 1));
   place_mask_ = (std::uint32_t{1} << place_bits_) - 1;
@@ -50,8 +51,9 @@ void RowArena::add_slab() {
   if (words > used_.capacity()) used_.reserve(2 * words);
   slabs_.push_back(pool_->acquire());
   used_.resize(words, 0);
-  const std::size_t beyond = slab_words_ * kWordBits - slab_rows_;  // fewer than a word
-  if (beyond > 0) used_.back() = ~std::uint64_t{0} << (kWordBits - beyond);
+  for (std::size_t place = slab_rows_; place < slab_words_ * kWordBits; ++place) {  // beyond it
+    used_[words - slab_words_ + place / kWordBits] |= std::uint64_t{1} << place % kWordBits;
+  }
 }
 
 RowNumber RowArena::allocate() {
@@ -61,8 +63,8 @@ RowNumber RowArena::allocate() {
   const auto bit = static_cast<std::size_t>(std::countr_one(word));
   word |= std::uint64_t{1} << bit;
   ++rows_;
-  const std::size_t slab = first_open_ / slab_words_;
-  const std::size_t place = (first_open_ % slab_words_) * kWordBits + bit;
+  const std::size_t slab = first_open_ >> std::countr_zero(slab_words_);
+  const std::size_t place = (first_open_ & (slab_words_ - 1)) * kWordBits + bit;
   return static_cast<RowNumber>((slab << place_bits_) + place);
 }
 

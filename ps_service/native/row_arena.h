@@ -54,9 +54,7 @@ class RowArena {
   }
 
   // Asks for the list of slabs, without which no row is found.
-  void prefetch_slabs() const noexcept {
-    prefetch_line<Cache::kFirst>(static_cast<const void*>(slabs_.data()));
-  }
+  void prefetch_slabs() const noexcept { prefetch_list(slabs_); }
 
   // Less than half of the places are in use, in more slabs than the rows need.
   [[nodiscard]] bool is_sparse() const noexcept {
@@ -94,7 +92,7 @@ class RowArena {
   std::uint32_t place_mask_ = 0;
   std::uint32_t row_bytes_ = kUnitBytes;
   std::uint32_t slab_rows_ = 1;
-  std::uint32_t slab_words_ = 1;  // words of used_ per slab
+  std::uint32_t slab_words_ = 1;  // words of used_ per slab, a power of two
   std::size_t rows_ = 0;
   std::size_t most_rows_ = 0;
   SlabPool* pool_ = nullptr;

@@ -18,12 +18,11 @@ RowStore::RowStore(const Schema& schema, RowMemory& memory, std::uint32_t partit
   for (std::size_t a = 0; a < memory.arenas(); ++a) arenas_.push_back(memory.make_arena(a));
 }
 
-float* RowStore::add(std::uint32_t table, std::uint64_t hash) {
+float* RowStore::add(Slot next, std::uint32_t table, std::uint64_t hash) {
   RowArena& arena = arenas_[arena_of_[table]];
   if (arena.is_full()) refuse_row(table);
-  index_.reserve_one();
   const RowNumber row = arena.allocate();
-  index_.insert(table, hash, row);
+  index_.fill(next, table, hash, row);
   ++rows_[table];
   log_.added({arena_of_[table], row});
   return arena.row(row);
@@ -82,8 +81,9 @@ std::size_t RowStore::apply(const PartitionBlock& block) {
     }
     for (std::size_t i = 0; i < block.rows(table); ++i, ++rows) {
       const std::uint64_t hash = row_hash(salt, block.key(table, i));
-      const Slot slot = find(table, hash);
-      block.copy_row(table, i, !slot ? add(table, hash) : writable_row(table, slot));
+      const Slot slot = find_or_next(table, hash);
+      block.copy_row(table, i,
+                     slot.is_empty() ? add(slot, table, hash) : writable_row(table, slot));
     }
   }
   return rows;

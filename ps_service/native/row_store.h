@@ -63,9 +63,14 @@ class RowStore {
     return row(table, slot.row());
   }
 
-  // Adds a key, which must be absent; the caller fills the row.
+  // The slot of a key, or the empty one where add() may put it. Throws std::bad_alloc.
+  [[nodiscard]] Slot find_or_next(std::uint32_t table, std::uint64_t hash) {
+    index_.reserve_one();
+    return index_.find_or_next(table, hash);
+  }
+  // Adds a key at the empty slot that find_or_next gave; the caller fills the row.
   // Throws TooManyRows or another std::bad_alloc, and then no key has been added.
-  [[nodiscard]] float* add(std::uint32_t table, std::uint64_t hash);
+  [[nodiscard]] float* add(Slot next, std::uint32_t table, std::uint64_t hash);
 
   // Changes the store to what the block says: adds or changes its rows, removes what it names as
   // removed. Throws std::bad_alloc with a part of the block done. Returns the block's rows.

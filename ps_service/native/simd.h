@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -86,6 +87,16 @@ inline void prefetch_row(const void* address, std::size_t bytes) noexcept {
     prefetch_line<kInto>(line);
     line += kCacheLine;
   } while (line < end);
+}
+
+// Asks for a list of which a few dozen elements will be looked up, in the next microseconds; capped
+// for the same reason.
+template <class T>
+void prefetch_list(const std::vector<T>& list) noexcept {
+  constexpr std::size_t kPerLine = kCacheLine / sizeof(T);
+  constexpr std::size_t kMost = 16 * kPerLine;
+  const std::size_t end = list.size() < kMost ? list.size() : kMost;
+  for (std::size_t i = 0; i < end; i += kPerLine) prefetch_line<Cache::kFirst>(list.data() + i);
 }
 
 }  // namespace embermesh

@@ -54,6 +54,7 @@ class VerbContext {
 // for the end of the unit.
 struct Unsettled {
   const Entry* entry;
+  RowStore* store;
   std::size_t place;  // in the unit
 };
 
@@ -91,9 +92,11 @@ class PullVerb {
  private:
   static constexpr std::size_t kManyFloats = std::size_t{1} << 18;  // 1 MiB: no cache of ours
 
-  // The new row, which is empty until fill_fresh(), or null if the key is not admitted.
-  [[nodiscard]] const float* add(const Entry& entry);
   void look_again(std::size_t half);
+  // The row, or null if there is none.
+  [[nodiscard]] const float* find_again(const Entry& entry, const RowStore& store) const noexcept;
+  // The row, which if it is new is empty until fill_fresh(), or null if the key is not admitted.
+  [[nodiscard]] const float* find_or_add(const Entry& entry, RowStore& store);
   void fill_fresh() noexcept;
   // What was not found at home waits for the end of its unit.
   void put_off(const Run& run, const Entry& entry, std::size_t place);
@@ -125,14 +128,13 @@ class PushScratch {
   // Starts a unit; `entries` stays valid while it lasts.
   void begin(std::span<const Entry> entries);
 
-  // Adds the gradient of a row of `row_bytes` bytes.
-  void add(const Schema& schema, const RowUpdate& update, std::size_t row_bytes) {
+  // Adds the gradient of a row.
+  void add(const Schema& schema, const RowUpdate& update) {
     for (std::size_t at = update.hash & mask_;; at = (at + 1) & mask_) {
       Seen& seen = seen_[at];
       if (seen.round != round_) {
         seen = Seen{round_, static_cast<std::uint32_t>(size_)};
         updates_[size_++] = update;
-        prefetch_row(update.row, row_bytes);
         return;
       }
       RowUpdate& known = updates_[seen.update];
@@ -194,6 +196,7 @@ class PushVerb {
 
  private:
   void add(std::size_t half, const Entry& entry, float* row);
+  void prefetch_rows(std::size_t half, std::size_t first) const noexcept;
   void miss(const Entry& entry) noexcept;
   void put_off(const Run& run, const Entry& entry, std::size_t place);
   // Counts the key's samples on its row.

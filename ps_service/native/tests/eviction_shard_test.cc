@@ -295,7 +295,8 @@ TEST(EvictionShard, NoSliceHoldsTheLockForLong) {
     Partition partition(schema, memory, 0, 1, snapshots);
     for (std::uint64_t key = 0; key < 200'000; ++key) {
       const std::uint64_t hash = row_hash(schema.salt(0), key);
-      std::fill_n(partition.store().add(0, hash), 64, 1.0F);
+      RowStore& store = partition.store();
+      std::fill_n(store.add(store.find_or_next(0, hash), 0, hash), 64, 1.0F);
       const Slot slot = partition.store().find(0, hash);
       slot.meta() = partition.life().pulled(0, hash, slot.meta(), {1, kNow});
     }

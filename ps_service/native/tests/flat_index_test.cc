@@ -23,7 +23,7 @@ class FlatIndexTest : public testing::TestWithParam<bool> {
 
   void add(std::uint64_t hash, RowNumber row, std::uint32_t table = 0) {
     index_.reserve_one();
-    index_.insert(table, hash, row);
+    index_.fill(index_.find_or_next(table, hash), table, hash, row);
   }
 
   [[nodiscard]] RowNumber row_of(std::uint64_t hash, std::uint32_t table = 0) const {
