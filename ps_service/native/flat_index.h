@@ -28,6 +28,25 @@ struct alignas(64) Bucket {
     std::memcpy(&hash, tail, sizeof(hash));
     return hash;
   }
+
+  // Bit 2 * i: whether hash i of the five is `hash`. Without a branch per hash, because which one it
+  // is cannot be predicted.
+  [[nodiscard]] unsigned equal_hashes(std::uint64_t hash) const noexcept {
+#ifdef __SSE2__
+    // Halves of 32 bits are compared and narrowed to a bit each; a hash is equal if both are.
+    const auto* const line = reinterpret_cast<const __m128i*>(this);
+    const __m128i wanted = _mm_set1_epi64x(static_cast<long long>(hash));
+    const __m128i first =
+        _mm_packs_epi32(_mm_cmpeq_epi32(line[0], wanted), _mm_cmpeq_epi32(line[1], wanted));
+    const __m128i fifth = _mm_packs_epi32(_mm_cmpeq_epi32(line[2], wanted), _mm_setzero_si128());
+    const auto halves = static_cast<unsigned>(_mm_movemask_epi8(_mm_packs_epi16(first, fifth)));
+    return halves & halves >> 1 & 0x155U;
+#else
+    unsigned equal = 0;
+    for (unsigned i = 0; i < 4; ++i) equal |= static_cast<unsigned>(hashes[i] == hash) << 2 * i;
+    return equal | static_cast<unsigned>(fifth_hash() == hash) << 8;
+#endif
+  }
 };
 static_assert(sizeof(Bucket) == 64, "a cache line");
 
@@ -219,17 +238,13 @@ class FlatIndex {
   [[nodiscard]] Slot slot_of(Bucket& bucket, unsigned place) const noexcept {
     return {&bucket, place, layout_};
   }
-  // Without a branch per slot, because which one it is cannot be predicted. The loop goes on only
-  // where another table has the same hash, or an empty slot the same bits.
+  // The loop goes on only where another table has the same hash, or an empty slot the same bits.
   [[nodiscard]] static Slot find_in(Bucket& bucket, std::uint32_t table, std::uint64_t hash,
                                     const Layout& layout) noexcept {
-    unsigned same = 0;
-    for (unsigned i = 0; i < 4; ++i) {
-      same |= static_cast<unsigned>(bucket.hashes[i] == hash) << i;
-    }
-    same |= (static_cast<unsigned>(bucket.fifth_hash() == hash) & (layout.slots & 1U)) << 4;
+    constexpr unsigned kFour = 0x55;  // in buckets of four the fifth hash is none
+    unsigned same = bucket.equal_hashes(hash) & (layout.slots == 5 ? ~0U : kFour);
     for (; same != 0; same &= same - 1) {
-      const auto place = static_cast<unsigned>(std::countr_zero(same));
+      const auto place = static_cast<unsigned>(std::countr_zero(same)) / 2;
       const std::uint32_t name = bucket.tail[layout.first_name + place];
       if (name - layout.names.first(table) < layout.names.bound()) return {&bucket, place, layout};
     }
