@@ -132,18 +132,17 @@ void PlanBuilder::number(Piece& piece) const {
   std::uint16_t* const shards = shards_ + piece.base;
   const bool is_first = piece.part == 0;  // all its keys are new to the table
   std::uint32_t* const counts = places(piece);
+  const Partitioning partition_of = partition_of_;
+  const auto visit_new = [=](std::uint32_t number, std::uint64_t hash) {
+    shards[number] = owners[partition_of(hash)];
+    if (is_first) ++counts[shards[number]];
+  };
   set.begin(piece.keys);
   for_each_run(piece, [&](std::size_t first, std::size_t last) {
     const auto keys = input_.keys.subspan(first, last - first);
     std::int32_t* const numbers = plan_.inverse_.data() + first;
-    for_each_hashed(set, salt, keys, [&](std::size_t i, std::uint64_t hash) {
-      const std::uint32_t known = set.size();
-      const std::uint32_t number = set.number_of(keys[i], hash, distinct);
-      if (number == known) {
-        shards[number] = owners[partition_of_(hash)];
-        if (is_first) ++counts[shards[number]];
-      }
-      numbers[i] = static_cast<std::int32_t>(number);
+    for_each_block(set, salt, keys, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
+      set.number_block(block, hashes, numbers + i, distinct, visit_new);
     });
   });
   piece.size = set.size();
@@ -183,10 +182,13 @@ void PlanBuilder::find_twins(const Piece& piece, std::size_t first, std::size_t 
     const Piece& earlier = (&piece)[static_cast<std::ptrdiff_t>(part) - piece.part];
     const UniqueSet& set = sets_[earlier.set];
     const std::uint64_t* const theirs = keys_ + earlier.base;
-    for_each_hashed(set, salt, keys, [&](std::size_t i, std::uint64_t hash) {
-      if (moved[i] < 0) return;
-      const std::uint32_t number = set.find(keys[i], hash, theirs);
-      if (number < earlier.size) moved[i] = -1 - static_cast<std::int32_t>(earlier.base + number);
+    for_each_block(set, salt, keys, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
+      for (std::size_t j = 0; j < block.size(); ++j) {
+        if (moved[i + j] < 0) continue;
+        const std::uint32_t number = set.find(block[j], hashes[j], theirs);
+        if (number == earlier.size) continue;
+        moved[i + j] = -1 - static_cast<std::int32_t>(earlier.base + number);
+      }
     });
   }
 }
