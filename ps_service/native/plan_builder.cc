@@ -1,6 +1,8 @@
 #include "plan_builder.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <utility>
 
 #include "hashed_keys.h"
@@ -52,7 +54,8 @@ PlanBuilder::PlanBuilder(const PlannerCore& core, const PlanInput& input,
       input_(input),
       team_(team),
       plan_(plan),
-      partition_of_(static_cast<std::uint32_t>(config_.owners.size())) {}
+      partition_of_(static_cast<std::uint32_t>(config_.owners.size())),
+      places_apart_(config_.shards + kCacheLine / sizeof(std::uint32_t)) {}
 
 void PlanBuilder::build() {
   const std::size_t keys = input_.keys.size();
@@ -62,7 +65,7 @@ void PlanBuilder::build() {
   keys_ = scratch.keys.data();
   shards_ = scratch.shards.data();
   moved_ = scratch.moved.data();
-  places_ = std::make_unique<std::uint32_t[]>(pieces_.size() * config_.shards);
+  places_ = std::make_unique<std::uint32_t[]>(pieces_.size() * places_apart_);
   plan_.inverse_ = Array<std::int32_t>(keys);
 
   team_.run(pieces_.size(), [this](std::size_t i) { number(pieces_[i]); });
@@ -165,12 +168,6 @@ void PlanBuilder::find_all_twins() const {
     const auto& [piece, first] = chunks[i];
     find_twins(*piece, first, std::min(piece->size, first + kChunk));
   });
-  for (const Piece& piece : pieces_) {
-    if (piece.part == 0) continue;
-    for (std::size_t i = 0; i < piece.size; ++i) {
-      if (moved_[piece.base + i] >= 0) ++places(piece)[shards_[piece.base + i]];
-    }
-  }
 }
 
 void PlanBuilder::find_twins(const Piece& piece, std::size_t first, std::size_t last) const {
@@ -183,13 +180,19 @@ void PlanBuilder::find_twins(const Piece& piece, std::size_t first, std::size_t 
     const UniqueSet& set = sets_[earlier.set];
     const std::uint64_t* const theirs = keys_ + earlier.base;
     for_each_block(set, salt, keys, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
+      std::array<std::int32_t, UniqueSet::kBlock> numbers;
+      set.find_block(block, hashes, numbers.data(), theirs);
       for (std::size_t j = 0; j < block.size(); ++j) {
-        if (moved[i + j] < 0) continue;
-        const std::uint32_t number = set.find(block[j], hashes[j], theirs);
-        if (number == earlier.size) continue;
-        moved[i + j] = -1 - static_cast<std::int32_t>(earlier.base + number);
+        if (moved[i + j] < 0 || numbers[j] < 0) continue;
+        moved[i + j] = -1 - static_cast<std::int32_t>(earlier.base) - numbers[j];
       }
     });
+  }
+  const std::uint16_t* const shards = shards_ + piece.base + first;
+  std::vector<std::uint32_t> counts(config_.shards);
+  for (std::size_t i = 0; i < keys.size(); ++i) counts[shards[i]] += moved[i] < 0 ? 0 : 1;
+  for (std::size_t shard = 0; shard < counts.size(); ++shard) {
+    std::atomic_ref(places(piece)[shard]).fetch_add(counts[shard], std::memory_order_relaxed);
   }
 }
 

@@ -88,14 +88,13 @@ class UniqueSet {
     is_mostly_new_ = 8 * (size - known) >= 7 * keys.size();
   }
 
-  // The number of `key`, or size() if it has none. Any number of threads may look at once.
-  [[nodiscard]] std::uint32_t find(std::uint64_t key, std::uint64_t hash,
-                                   const std::uint64_t* distinct) const noexcept {
-    for (std::size_t at = hash & mask_;; at = (at + 1) & mask_) {
-      const std::uint64_t cell = cells_[at];
-      const std::uint32_t number = number_in(cell) - base_;
-      if (number >= size_) return size_;
-      if (tag_of(cell, hash) == 0 && distinct[number] == key) return number;
+  // numbers[i] becomes the number of keys[i], whose hash is hashes[i], or -1 if it has none. Any
+  // number of threads may look at once.
+  void find_block(std::span<const std::uint64_t> keys, const std::uint64_t* hashes,
+                  std::int32_t* numbers, const std::uint64_t* distinct) const noexcept {
+    if (size_ > 0) look_up(keys, hashes, numbers, distinct);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (size_ == 0 || numbers[i] < 0) numbers[i] = find(keys[i], hashes[i], distinct);
     }
   }
 
@@ -130,6 +129,18 @@ class UniqueSet {
       misses += is_mostly_new_ ? 1 : static_cast<std::uint32_t>(numbers[i]) >> 31;
     }
     return misses;
+  }
+
+  [[nodiscard]] std::int32_t find(std::uint64_t key, std::uint64_t hash,
+                                  const std::uint64_t* distinct) const noexcept {
+    for (std::uint64_t at = hash & mask_;; at = (at + 1) & mask_) {
+      const std::uint64_t cell = cells_[at];
+      const std::uint32_t number = number_in(cell) - base_;
+      if (number >= size_) return -1;
+      if (tag_of(cell, hash) == 0 && distinct[number] == key) {
+        return static_cast<std::int32_t>(number);
+      }
+    }
   }
 
   // numbers[i] becomes the number of keys[i] if its first cell has it, else -1. For a set that is

@@ -47,12 +47,21 @@ void expect_numbers_of_a_map(UniqueSet& set, const std::vector<std::uint64_t>& k
     if (!is_new) continue;
     ASSERT_EQ(distinct[static_cast<std::size_t>(number)], keys[i]);
     ASSERT_EQ(shown.at(static_cast<std::size_t>(number)), hash(keys[i]));
-    ASSERT_EQ(set.find(keys[i], hash(keys[i]), distinct.data()),
-              static_cast<std::uint32_t>(number));
   }
   ASSERT_EQ(set.size(), expected.size());
-  for (std::uint64_t key = 1'000'000; key < 1'000'100; ++key) {  // none has it
-    ASSERT_EQ(set.find(key, hash(key), distinct.data()), set.size());
+  for (std::size_t first = 0; first <= keys.size(); first += 50) {
+    const std::span some =
+        std::span(keys).subspan(first, std::min<std::size_t>(50, keys.size() - first));
+    std::vector<std::uint64_t> asked(some.begin(), some.end());
+    asked.push_back(1'000'000 + first);  // no key
+    std::vector<std::uint64_t> hashes(asked.size());
+    std::ranges::transform(asked, hashes.begin(), hash);
+    std::vector<std::int32_t> found(asked.size(), -7);
+    set.find_block(asked, hashes.data(), found.data(), distinct.data());
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      const auto at = expected.find(asked[i]);
+      ASSERT_EQ(found[i], at == expected.end() ? -1 : at->second) << asked[i];
+    }
   }
 }
 
@@ -79,6 +88,7 @@ TEST(UniqueSet, NumbersBlocksOfNewAndOfKnownKeys) {
     for (std::uint64_t i = 0; i < UniqueSet::kBlock; ++i) keys.push_back(first + i);
   }
   expect_numbers_of_a_map(set, keys, &real_hash);
+  expect_numbers_of_a_map(set, {}, &real_hash);
 }
 
 }  // namespace
