@@ -140,11 +140,12 @@ void PlanBuilder::number(Piece& piece) const {
     shards[number] = owners[partition_of(hash)];
     if (is_first) ++counts[shards[number]];
   };
+  const auto ask = [&set](auto hashes) { set.prefetch(hashes); };
   set.begin(piece.keys);
   for_each_run(piece, [&](std::size_t first, std::size_t last) {
     const auto keys = input_.keys.subspan(first, last - first);
     std::int32_t* const numbers = plan_.inverse_.data() + first;
-    for_each_block(set, salt, keys, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
+    for_each_block(salt, keys, ask, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
       set.number_block(block, hashes, numbers + i, distinct, visit_new);
     });
   });
@@ -179,7 +180,8 @@ void PlanBuilder::find_twins(const Piece& piece, std::size_t first, std::size_t 
     const Piece& earlier = (&piece)[static_cast<std::ptrdiff_t>(part) - piece.part];
     const UniqueSet& set = sets_[earlier.set];
     const std::uint64_t* const theirs = keys_ + earlier.base;
-    for_each_block(set, salt, keys, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
+    const auto ask = [&set](auto hashes) { set.prefetch(hashes); };
+    for_each_block(salt, keys, ask, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
       std::array<std::int32_t, UniqueSet::kBlock> numbers;
       set.find_block(block, hashes, numbers.data(), theirs);
       for (std::size_t j = 0; j < block.size(); ++j) {
