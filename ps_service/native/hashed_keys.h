@@ -8,6 +8,7 @@
 #include <span>
 
 #include "hash.h"
+#include "simd.h"
 #include "unique_set.h"
 
 namespace embermesh {
@@ -24,13 +25,21 @@ template <class Ask, class Visit>
                                                   std::span<const std::uint64_t> keys,
                                                   const Ask& ask, const Visit& visit) {
   constexpr std::size_t kBlock = UniqueSet::kBlock;
+  constexpr std::size_t kBlocksAhead = 4;
   std::array<std::array<std::uint64_t, kBlock>, 2> hashes;  // of this block and of the next
   const auto block_at = [&](std::size_t first) {
     return keys.subspan(first, std::min<std::size_t>(kBlock, keys.size() - first));
   };
   const auto hashes_at = [&](std::size_t first) { return hashes[first / kBlock % 2].data(); };
+  // A core's own foresight ends with each page, which 512 keys fill.
+  const auto fetch = [&](std::size_t first) {
+    if (first < keys.size()) {
+      prefetch_row<Cache::kFirst>(&keys[first], block_at(first).size() * sizeof(keys[0]));
+    }
+  };
   const auto prepare = [&](std::size_t first) {
     if (first >= keys.size()) return;
+    fetch(first + kBlocksAhead * kBlock);
     const std::span block = block_at(first);
     hash_keys(salt, block, hashes_at(first));
     ask(std::span<const std::uint64_t>(hashes_at(first), block.size()));

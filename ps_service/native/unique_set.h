@@ -85,7 +85,7 @@ class UniqueSet {
       }
     }
     size_ = size;
-    is_mostly_new_ = 8 * (size - known) >= 7 * keys.size();
+    is_mostly_new_ = std::size_t{8} * (size - known) >= 7 * keys.size();
   }
 
   // numbers[i] becomes the number of keys[i], whose hash is hashes[i], or -1 if it has none. Any
