@@ -26,7 +26,7 @@ $(KAFKA): deploy/kafka/pom.xml
 $(GRAFANA): deploy/grafana/check/package.json
 	@tools/setup.sh grafana
 
-.PHONY: help setup system build proto fmt lint type test test-native fuzz e2e e2e-compose e2e-k8s bench-train bench-engine bench-quality demo dashboards-png console-png up down ci clean
+.PHONY: help setup system build proto fmt lint type test test-native test-aarch64 fuzz e2e e2e-compose e2e-k8s bench-train bench-engine bench-quality demo dashboards-png console-png up down ci clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +59,9 @@ test-native: ## C++ tests; SAN=address or SAN=thread adds a sanitizer
 	@cmake -S . -B build/native-$(or $(SAN),plain) -DEMBERMESH_BUILD_TESTS=ON -DEMBERMESH_SANITIZE=$(SAN) --log-level=WARNING
 	@cmake --build build/native-$(or $(SAN),plain) -j $(JOBS)
 	@ctest --test-dir build/native-$(or $(SAN),plain) --output-on-failure -j $(JOBS) --no-tests=error
+
+test-aarch64: ## the C++ tests, cross-compiled for 64-bit Arm, in an emulator; SECONDS=600 at most for the tests
+	@tools/aarch64.sh $(JOBS) $(or $(SECONDS),600)
 
 fuzz: ## feed random bytes to every native parser; SECONDS_EACH=600, and CORPUS keeps what was found
 	@tools/fuzz.sh $(or $(SECONDS_EACH),120) $(or $(CORPUS),build/fuzz-corpus) $(JOBS)

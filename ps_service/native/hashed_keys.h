@@ -8,6 +8,7 @@
 #include <span>
 
 #include "hash.h"
+#include "simd.h"
 #include "unique_set.h"
 
 namespace embermesh {
@@ -16,23 +17,37 @@ namespace embermesh {
 void hash_keys(std::uint64_t salt, std::span<const std::uint64_t> keys,
                std::uint64_t* hashes) noexcept;
 
-// Calls visit(i, hash of keys[i]) for all i in turn, with the cells of the next few keys on their
-// way from `set`.
-template <class Visit>
-[[gnu::always_inline]] inline void for_each_hashed(const UniqueSet& set, std::uint64_t salt,
-                                                   std::span<const std::uint64_t> keys,
-                                                   const Visit& visit) {
-  constexpr std::size_t kBlock = 256;  // hashed at once; two calls would cost more than they hash
-  constexpr std::size_t kAhead = 16;   // lines that the first-level cache waits for at a time
-  std::array<std::uint64_t, kBlock> hashes;
-  for (std::size_t first = 0; first < keys.size(); first += kBlock) {
-    const std::size_t size = std::min(kBlock, keys.size() - first);
-    hash_keys(salt, keys.subspan(first, size), hashes.data());
-    for (std::size_t j = 0; j < std::min(kAhead, size); ++j) set.prefetch(hashes[j]);
-    for (std::size_t j = 0; j < size; ++j) {
-      if (j + kAhead < size) set.prefetch(hashes[j + kAhead]);
-      visit(first + j, hashes[j]);
+// Calls visit(first, block, hashes) for blocks of keys in turn: the number of the block's first
+// key, its keys, their hashes. Before that, while the block before is visited, ask(hashes) may send
+// for what the visit needs.
+template <class Ask, class Visit>
+[[gnu::always_inline]] inline void for_each_block(std::uint64_t salt,
+                                                  std::span<const std::uint64_t> keys,
+                                                  const Ask& ask, const Visit& visit) {
+  constexpr std::size_t kBlock = UniqueSet::kBlock;
+  constexpr std::size_t kBlocksAhead = 4;
+  std::array<std::array<std::uint64_t, kBlock>, 2> hashes;  // of this block and of the next
+  const auto block_at = [&](std::size_t first) {
+    return keys.subspan(first, std::min<std::size_t>(kBlock, keys.size() - first));
+  };
+  const auto hashes_at = [&](std::size_t first) { return hashes[first / kBlock % 2].data(); };
+  // A core's own foresight ends with each page, which 512 keys fill.
+  const auto fetch = [&](std::size_t first) {
+    if (first < keys.size()) {
+      prefetch_row<Cache::kFirst>(&keys[first], block_at(first).size() * sizeof(keys[0]));
     }
+  };
+  const auto prepare = [&](std::size_t first) {
+    if (first >= keys.size()) return;
+    fetch(first + kBlocksAhead * kBlock);
+    const std::span block = block_at(first);
+    hash_keys(salt, block, hashes_at(first));
+    ask(std::span<const std::uint64_t>(hashes_at(first), block.size()));
+  };
+  prepare(0);
+  for (std::size_t first = 0; first < keys.size(); first += kBlock) {
+    prepare(first + kBlock);
+    visit(first, block_at(first), hashes_at(first));
   }
 }
 

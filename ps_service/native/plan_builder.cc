@@ -1,6 +1,8 @@
 #include "plan_builder.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <utility>
 
 #include "hashed_keys.h"
@@ -52,7 +54,8 @@ PlanBuilder::PlanBuilder(const PlannerCore& core, const PlanInput& input,
       input_(input),
       team_(team),
       plan_(plan),
-      partition_of_(static_cast<std::uint32_t>(config_.owners.size())) {}
+      partition_of_(static_cast<std::uint32_t>(config_.owners.size())),
+      places_apart_(config_.shards + kCacheLine / sizeof(std::uint32_t)) {}
 
 void PlanBuilder::build() {
   const std::size_t keys = input_.keys.size();
@@ -62,7 +65,7 @@ void PlanBuilder::build() {
   keys_ = scratch.keys.data();
   shards_ = scratch.shards.data();
   moved_ = scratch.moved.data();
-  places_ = std::make_unique<std::uint32_t[]>(pieces_.size() * config_.shards);
+  places_ = std::make_unique<std::uint32_t[]>(pieces_.size() * places_apart_);
   plan_.inverse_ = Array<std::int32_t>(keys);
 
   team_.run(pieces_.size(), [this](std::size_t i) { number(pieces_[i]); });
@@ -132,18 +135,18 @@ void PlanBuilder::number(Piece& piece) const {
   std::uint16_t* const shards = shards_ + piece.base;
   const bool is_first = piece.part == 0;  // all its keys are new to the table
   std::uint32_t* const counts = places(piece);
+  const Partitioning partition_of = partition_of_;
+  const auto visit_new = [=](std::uint32_t number, std::uint64_t hash) {
+    shards[number] = owners[partition_of(hash)];
+    if (is_first) ++counts[shards[number]];
+  };
+  const auto ask = [&set](auto hashes) { set.prefetch(hashes); };
   set.begin(piece.keys);
   for_each_run(piece, [&](std::size_t first, std::size_t last) {
     const auto keys = input_.keys.subspan(first, last - first);
     std::int32_t* const numbers = plan_.inverse_.data() + first;
-    for_each_hashed(set, salt, keys, [&](std::size_t i, std::uint64_t hash) {
-      const std::uint32_t known = set.size();
-      const std::uint32_t number = set.number_of(keys[i], hash, distinct);
-      if (number == known) {
-        shards[number] = owners[partition_of_(hash)];
-        if (is_first) ++counts[shards[number]];
-      }
-      numbers[i] = static_cast<std::int32_t>(number);
+    for_each_block(salt, keys, ask, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
+      set.number_block(block, hashes, numbers + i, distinct, visit_new);
     });
   });
   piece.size = set.size();
@@ -166,12 +169,6 @@ void PlanBuilder::find_all_twins() const {
     const auto& [piece, first] = chunks[i];
     find_twins(*piece, first, std::min(piece->size, first + kChunk));
   });
-  for (const Piece& piece : pieces_) {
-    if (piece.part == 0) continue;
-    for (std::size_t i = 0; i < piece.size; ++i) {
-      if (moved_[piece.base + i] >= 0) ++places(piece)[shards_[piece.base + i]];
-    }
-  }
 }
 
 void PlanBuilder::find_twins(const Piece& piece, std::size_t first, std::size_t last) const {
@@ -183,11 +180,21 @@ void PlanBuilder::find_twins(const Piece& piece, std::size_t first, std::size_t 
     const Piece& earlier = (&piece)[static_cast<std::ptrdiff_t>(part) - piece.part];
     const UniqueSet& set = sets_[earlier.set];
     const std::uint64_t* const theirs = keys_ + earlier.base;
-    for_each_hashed(set, salt, keys, [&](std::size_t i, std::uint64_t hash) {
-      if (moved[i] < 0) return;
-      const std::uint32_t number = set.find(keys[i], hash, theirs);
-      if (number < earlier.size) moved[i] = -1 - static_cast<std::int32_t>(earlier.base + number);
+    const auto ask = [&set](auto hashes) { set.prefetch(hashes); };
+    for_each_block(salt, keys, ask, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
+      std::array<std::int32_t, UniqueSet::kBlock> numbers;
+      set.find_block(block, hashes, numbers.data(), theirs);
+      for (std::size_t j = 0; j < block.size(); ++j) {
+        if (moved[i + j] < 0 || numbers[j] < 0) continue;
+        moved[i + j] = -1 - static_cast<std::int32_t>(earlier.base) - numbers[j];
+      }
     });
+  }
+  const std::uint16_t* const shards = shards_ + piece.base + first;
+  std::vector<std::uint32_t> counts(config_.shards);
+  for (std::size_t i = 0; i < keys.size(); ++i) counts[shards[i]] += moved[i] < 0 ? 0 : 1;
+  for (std::size_t shard = 0; shard < counts.size(); ++shard) {
+    std::atomic_ref(places(piece)[shard]).fetch_add(counts[shard], std::memory_order_relaxed);
   }
 }
 

@@ -71,7 +71,7 @@ class PlanBuilder {
 
   // Next place of the piece's keys of a shard; before lay_out(), how many it has.
   [[nodiscard]] std::uint32_t* places(const Piece& piece) const noexcept {
-    return places_.get() + static_cast<std::size_t>(&piece - pieces_.data()) * config_.shards;
+    return places_.get() + static_cast<std::size_t>(&piece - pieces_.data()) * places_apart_;
   }
 
   const PlannerCore& core_;
@@ -87,6 +87,9 @@ class PlanBuilder {
   // Its place in the plan. Between find_twins and renumber, that of a key that an earlier part has
   // too is -1 - (place of that in the working memory).
   std::int32_t* moved_;
+  // From one piece's to the next one's: a cache line is left free in between, because members count
+  // at every key and would take it from each other.
+  const std::size_t places_apart_;
   std::unique_ptr<std::uint32_t[]> places_;  // [piece][shard]
 };
 

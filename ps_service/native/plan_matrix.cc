@@ -25,8 +25,10 @@ struct RowShare {
 
 namespace {
 
-// Rows are in the second-level cache at best: ask for each a few keys early.
-constexpr std::size_t kAhead = 16;
+// Rows are in the second-level cache at best. They are asked for a group at a time while the group
+// before is worked at: many requests in a row are on their way at once, each behind others' work is
+// not.
+constexpr std::size_t kGroup = 16;
 
 float bag_scale(Combiner combiner, std::size_t keys) noexcept {
   const auto count = static_cast<float>(keys);
@@ -50,55 +52,115 @@ struct FeatureSlice {
   }
 };
 
-EMBERMESH_SIMD void gather_keys(const FeatureSlice& slice, std::size_t rows,
-                                const float* __restrict values, float* __restrict out) noexcept {
-  const FeatureSlice s = slice;
-  for (std::size_t b = 0; b < rows; ++b, out += s.width) {
-    if (b + kAhead < rows) {
-      prefetch_row<Cache::kFirst>(values + s.start(b + kAhead), s.dim * sizeof(float));
-    }
-    const float* row = values + s.start(b);
-    for (std::size_t i = 0; i < s.dim; ++i) out[i] = row[i];
+// A width that is known when this is compiled, of as many floats as one vector or two.
+template <std::size_t kFloats>
+struct Fixed {
+  using Lanes
+      [[gnu::vector_size(kFloats * sizeof(float)), gnu::aligned(alignof(float)), gnu::may_alias]] =
+          float;
+
+  [[gnu::always_inline]] static void copy(const float* from, float* to) noexcept {
+    *reinterpret_cast<Lanes*>(to) = *reinterpret_cast<const Lanes*>(from);
+  }
+  [[gnu::always_inline]] static void add(const float* from, float* to) noexcept {
+    *reinterpret_cast<Lanes*>(to) += *reinterpret_cast<const Lanes*>(from);
+  }
+};
+
+struct AnyWidth {
+  std::size_t floats;
+
+  [[gnu::always_inline]] void copy(const float* __restrict from,
+                                   float* __restrict to) const noexcept {
+    for (std::size_t i = 0; i < floats; ++i) to[i] = from[i];
+  }
+  [[gnu::always_inline]] void add(const float* __restrict from,
+                                  float* __restrict to) const noexcept {
+    for (std::size_t i = 0; i < floats; ++i) to[i] += from[i];
+  }
+};
+
+// Calls body with the width: a copy or a sum of few floats costs less than a loop around it, or
+// than the call of memcpy that a compiler makes of the loop.
+template <class Body>
+[[gnu::always_inline]] inline void with_width(std::size_t floats, const Body& body) {
+  switch (floats) {
+    case 4:
+      return body(Fixed<4>());
+    case 8:
+      return body(Fixed<8>());
+    case 16:
+      return body(Fixed<16>());
+    case 32:
+      return body(Fixed<32>());
+    default:
+      return body(AnyWidth{floats});
   }
 }
 
-EMBERMESH_SIMD void scatter_keys(const FeatureSlice& slice, std::size_t rows,
-                                 const float* __restrict grads, float* __restrict sums) noexcept {
-  for (std::size_t b = 0; b < rows; ++b, grads += slice.width) {
-    if (b + kAhead < rows) {
-      prefetch_row<Cache::kFirst>(grads + kAhead * slice.width, slice.dim * sizeof(float));
-      prefetch_row<Cache::kFirst>(sums + slice.start(b + kAhead), slice.dim * sizeof(float));
-    }
-    float* row = sums + slice.start(b);
-    for (std::size_t i = 0; i < slice.dim; ++i) row[i] += grads[i];
+// Calls ask(i), and some time after it visit(i), for i = 0, ..., size - 1 in turn.
+template <class Ask, class Visit>
+[[gnu::always_inline]] inline void for_each_asked(std::size_t size, const Ask& ask,
+                                                  const Visit& visit) {
+  for (std::size_t i = 0; i < std::min(kGroup, size); ++i) ask(i);
+  for (std::size_t first = 0; first < size; first += kGroup) {
+    const std::size_t end = std::min(size, first + kGroup);
+    for (std::size_t i = end; i < std::min(size, end + kGroup); ++i) ask(i);
+    for (std::size_t i = first; i < end; ++i) visit(i);
   }
+}
+
+EMBERMESH_SIMD void gather_keys(const FeatureSlice& slice, std::size_t rows, const float* values,
+                                float* out) noexcept {
+  const FeatureSlice s = slice;
+  with_width(s.dim, [&](auto width) __attribute__((always_inline)) {
+    for_each_asked(
+        rows,
+        [&](std::size_t b) {
+          prefetch_row<Cache::kFirst>(values + s.start(b), s.dim * sizeof(float));
+        },
+        [&](std::size_t b) { width.copy(values + s.start(b), out + b * s.width); });
+  });
+}
+
+EMBERMESH_SIMD void scatter_keys(const FeatureSlice& slice, std::size_t rows, const float* grads,
+                                 float* sums) noexcept {
+  const FeatureSlice s = slice;
+  with_width(s.dim, [&](auto width) __attribute__((always_inline)) {
+    for_each_asked(
+        rows,
+        [&](std::size_t b) {
+          prefetch_row<Cache::kFirst>(grads + b * s.width, s.dim * sizeof(float));
+          prefetch_row<Cache::kFirst>(sums + s.start(b), s.dim * sizeof(float));
+        },
+        [&](std::size_t b) { width.add(grads + b * s.width, sums + s.start(b)); });
+  });
 }
 
 // As scatter_keys, of the rows of a share only. First which keys those are, without branches: that
 // cannot be foreseen.
 EMBERMESH_SIMD void scatter_keys_of(const FeatureSlice& slice, const RowShare& share,
-                                    std::size_t rows, const float* __restrict grads,
-                                    float* __restrict sums) noexcept {
+                                    std::size_t rows, const float* grads, float* sums) noexcept {
   constexpr std::size_t kBlock = 256;
+  const FeatureSlice s = slice;
   std::array<std::uint32_t, kBlock> mine;
-  for (std::size_t first = 0; first < rows; first += kBlock) {
-    const std::size_t size = std::min(kBlock, rows - first);
-    std::size_t found = 0;
-    for (std::size_t b = first; b < first + size; ++b) {
-      mine[found] = static_cast<std::uint32_t>(b);
-      found += share.has(slice.inverse[b]) ? 1 : 0;
-    }
-    for (std::size_t j = 0; j < found; ++j) {
-      if (j + kAhead < found) {
-        const std::size_t next = mine[j + kAhead];
-        prefetch_row<Cache::kFirst>(grads + next * slice.width, slice.dim * sizeof(float));
-        prefetch_row<Cache::kFirst>(sums + slice.start(next), slice.dim * sizeof(float));
+  with_width(s.dim, [&](auto width) __attribute__((always_inline)) {
+    for (std::size_t first = 0; first < rows; first += kBlock) {
+      const std::size_t size = std::min(kBlock, rows - first);
+      std::size_t found = 0;
+      for (std::size_t b = first; b < first + size; ++b) {
+        mine[found] = static_cast<std::uint32_t>(b);
+        found += share.has(s.inverse[b]) ? 1 : 0;
       }
-      const float* grad = grads + mine[j] * slice.width;
-      float* row = sums + slice.start(mine[j]);
-      for (std::size_t i = 0; i < slice.dim; ++i) row[i] += grad[i];
+      for_each_asked(
+          found,
+          [&](std::size_t j) {
+            prefetch_row<Cache::kFirst>(grads + mine[j] * s.width, s.dim * sizeof(float));
+            prefetch_row<Cache::kFirst>(sums + s.start(mine[j]), s.dim * sizeof(float));
+          },
+          [&](std::size_t j) { width.add(grads + mine[j] * s.width, sums + s.start(mine[j])); });
     }
-  }
+  });
 }
 
 EMBERMESH_SIMD void gather_bag(const FeatureSlice& slice, std::size_t keys, float scale,

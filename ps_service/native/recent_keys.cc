@@ -1,19 +1,17 @@
 #include "recent_keys.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "hash.h"
+#include "hashed_keys.h"
 #include "simd.h"
 
 namespace embermesh {
 namespace {
-
-constexpr std::size_t kAhead = 16;
 
 // The groups with their lists made as long as they will be. `counts` is [group, segment].
 std::vector<KeyGroup> sized_groups(std::span<const std::uint32_t> counts, std::size_t segments,
@@ -36,18 +34,19 @@ std::vector<KeyGroup> sized_groups(std::span<const std::uint32_t> counts, std::s
 void RecentKeys::Table::make_room(std::size_t more, std::uint64_t salt, std::uint64_t oldest) {
   if (2 * (used + more) <= cells.size()) return;
   const auto is_recent = [oldest](const Cell& cell) { return cell.step >= oldest; };
-  used = static_cast<std::size_t>(std::ranges::count_if(cells, is_recent));
-  const std::vector<Cell> former =
-      std::exchange(cells, std::vector<Cell>(std::bit_ceil(4 * (used + more) + 1)));
-  for (const Cell& cell : former) {
+  used = static_cast<std::size_t>(std::ranges::count_if(cells.items(), is_recent));
+  HugeArray<Cell> former =
+      std::exchange(cells, HugeArray<Cell>(std::bit_ceil(4 * (used + more) + 1)));
+  for (const Cell& cell : former.items()) {
     if (is_recent(cell)) cell_of(cell.key, row_hash(salt, cell.key)) = cell;
   }
 }
 
 RecentKeys::Cell& RecentKeys::Table::cell_of(std::uint64_t key, std::uint64_t hash) noexcept {
   std::size_t at = hash & mask();
-  while (cells[at].step != 0 && cells[at].key != key) at = (at + 1) & mask();
-  return cells[at];
+  Cell* const all = cells.data();
+  while (all[at].step != 0 && all[at].key != key) at = (at + 1) & mask();
+  return all[at];
 }
 
 void RecentKeys::check(const Plan& plan, std::uint64_t step, std::uint64_t oldest) const {
@@ -67,21 +66,19 @@ void RecentKeys::check(const Plan& plan, std::uint64_t step, std::uint64_t oldes
 
 void RecentKeys::enter(Table& table, std::uint64_t salt, std::span<const std::uint64_t> keys,
                        std::uint64_t step, std::uint64_t oldest, std::uint16_t* groups) noexcept {
-  for (std::size_t first = 0; first < keys.size(); first += kAhead) {
-    std::array<std::uint64_t, kAhead> hashes;
-    const std::size_t block = std::min(kAhead, keys.size() - first);
-    for (std::size_t j = 0; j < block; ++j) {
-      hashes[j] = row_hash(salt, keys[first + j]);
-      prefetch_line<Cache::kFirst>(&table.cells[hashes[j] & table.mask()]);
+  Cell* const cells = table.cells.data();
+  const std::uint64_t mask = table.mask();
+  const auto ask = [=](std::span<const std::uint64_t> hashes) {
+    for (const std::uint64_t hash : hashes) prefetch_line<Cache::kFirst>(cells + (hash & mask));
+  };
+  for_each_block(salt, keys, ask, [&](std::size_t i, auto block, const std::uint64_t* hashes) {
+    for (std::size_t j = 0; j < block.size(); ++j) {
+      Cell& cell = table.cell_of(block[j], hashes[j]);
+      table.used += cell.step == 0 ? 1 : 0;
+      groups[i + j] = static_cast<std::uint16_t>(cell.step < oldest ? 0 : cell.step - oldest + 1);
+      cell = Cell{block[j], step};
     }
-    for (std::size_t j = 0; j < block; ++j) {
-      Cell& cell = table.cell_of(keys[first + j], hashes[j]);
-      table.used += static_cast<std::size_t>(cell.step == 0);
-      groups[first + j] =
-          static_cast<std::uint16_t>(cell.step < oldest ? 0 : cell.step - oldest + 1);
-      cell = Cell{keys[first + j], step};
-    }
-  }
+  });
 }
 
 std::vector<KeyGroup> RecentKeys::split(const Plan& plan, std::uint64_t step,

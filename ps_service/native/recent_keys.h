@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "huge_array.h"
 #include "planner.h"
 
 namespace embermesh {
@@ -23,7 +24,7 @@ struct KeyGroup {
 
 // Remembers the keys of the last steps. A batch costs one look at a cell for each of its distinct
 // keys, however many steps are looked back at. Memory is 16 bytes for each of 4 to 8 times the keys
-// of these steps.
+// of these steps, on huge pages where there are many.
 class RecentKeys {
  public:
   static constexpr std::uint64_t kMaxSteps = 4096;  // that one call may look back at
@@ -48,7 +49,7 @@ class RecentKeys {
 
   // The keys of one table: open addressing, at most half full.
   struct Table {
-    std::vector<Cell> cells;
+    HugeArray<Cell> cells;
     std::size_t used = 0;
 
     [[nodiscard]] std::size_t mask() const noexcept { return cells.size() - 1; }

@@ -139,6 +139,48 @@ TEST(Planner, NothingDependsOnTheNumberOfThreads) {
   }
 }
 
+// Widths that have code of their own, and others. Sums are to the bit those of a plain loop over
+// the keys.
+TEST(Planner, GathersAndSumsRowsOfAnyWidth) {
+  for (const std::uint32_t dim : {1U, 3U, 4U, 8U, 12U, 16U, 17U, 32U, 64U}) {
+    for (const std::int64_t threads : {1, 2}) {
+      const std::size_t batch = threads == 1 ? 301 : 10'001;
+      const Planner planner({.feature_tables = {0},
+                             .dims = {dim},
+                             .columns = {1},
+                             .combiners = {Combiner::kSum},
+                             .owners = {1, 0, 1, 1},
+                             .shards = 2,
+                             .width = dim + 2},
+                            threads);
+      std::mt19937_64 random(dim);
+      std::vector<std::uint64_t> keys(batch);
+      for (auto& key : keys) key = random() % batch;
+      std::vector<std::int32_t> offsets(batch + 1);
+      std::iota(offsets.begin(), offsets.end(), 0);
+      const Plan plan = planner.plan(keys, offsets, static_cast<std::int64_t>(batch));
+      std::vector<float> values(plan.total_floats());
+      std::iota(values.begin(), values.end(), 1.0F);
+      std::vector<float> matrix(batch * (dim + 2), -1.0F);
+      plan.gather(values.data(), matrix.data());
+      std::vector<float> sums(values.size(), -1.0F);
+      plan.scatter(matrix.data(), sums.data());
+      std::vector<float> expected(values.size(), 0.0F);
+      for (std::size_t b = 0; b < batch; ++b) {
+        const auto position = static_cast<std::size_t>(plan.inverse()[b]);
+        const float* const row = matrix.data() + b * (dim + 2);
+        ASSERT_EQ(row[0], -1.0F);
+        ASSERT_EQ(row[dim + 1], -1.0F);
+        for (std::size_t i = 0; i < dim; ++i) {
+          ASSERT_EQ(row[1 + i], values[position * dim + i]) << dim << " " << b;
+          expected[position * dim + i] += row[1 + i];
+        }
+      }
+      ASSERT_EQ(sums, expected) << dim << " " << threads;
+    }
+  }
+}
+
 TEST(Planner, ATeamThatIsBusyIsNotWaitedFor) {
   const BigBatch input(3, true, 16);
   const Planner planner(input.config, 2);

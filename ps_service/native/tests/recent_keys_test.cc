@@ -14,21 +14,22 @@ namespace embermesh {
 namespace {
 
 // Keys of a distribution that moves with the step, so that old ones go out of use.
-Plan plan_of_step(const Planner& planner, std::uint64_t step, std::mt19937_64& random) {
-  return random_plan(planner, 60, step * 5, random);
+Plan plan_of_step(const Planner& planner, std::uint64_t step, std::mt19937_64& random,
+                  std::size_t range = 60) {
+  return random_plan(planner, range, step * range / 12, random, range);
 }
 
-TEST(RecentKeys, GroupsAreThoseOfAMap) {
+void expect_groups_of_a_map(std::size_t range, int rounds) {
   const Planner planner(two_tables());
   RecentKeys recent;
   std::mt19937_64 random(1);
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> last_of;
   std::uint64_t step = 0;
   std::uint64_t oldest = 1;
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     step += 1 + random() % 3;
     oldest = std::max(oldest, step - std::min<std::uint64_t>(step - 1, random() % 6));
-    const Plan plan = plan_of_step(planner, step, random);
+    const Plan plan = plan_of_step(planner, step, random, range);
     std::map<std::uint64_t, KeyGroup> want;
     want[0].counts.assign(6, 0);
     std::size_t at = 0;
@@ -53,9 +54,14 @@ TEST(RecentKeys, GroupsAreThoseOfAMap) {
       EXPECT_EQ(group.counts, expected->second.counts);
       ++expected;
     }
-    EXPECT_LE(recent.cells(), 2 * 8 * 5 * 60 + 4);
+    EXPECT_LE(recent.cells(), 2 * 8 * 5 * range + 4);
   }
 }
+
+TEST(RecentKeys, GroupsAreThoseOfAMap) { expect_groups_of_a_map(60, 300); }
+
+// Many blocks of keys to a table and shard, and cells on huge pages.
+TEST(RecentKeys, GroupsOfLargePlansAreThoseOfAMap) { expect_groups_of_a_map(20'000, 12); }
 
 TEST(RecentKeys, StepsOutOfOrderAndOtherPlannersAreRefused) {
   const Planner planner(two_tables());

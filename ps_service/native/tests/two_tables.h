@@ -25,12 +25,12 @@ inline PlannerConfig two_tables() {
   return config;
 }
 
-// Fewer than `most_samples`, of the 60 keys from `first_key`.
+// Fewer than `most_samples`, of the `range` keys from `first_key`.
 inline Plan random_plan(const Planner& planner, std::size_t most_samples, std::uint64_t first_key,
-                        std::mt19937_64& random) {
+                        std::mt19937_64& random, std::uint64_t range = 60) {
   const std::size_t batch = random() % most_samples;
   std::vector<std::uint64_t> keys(2 * batch);
-  for (auto& key : keys) key = first_key + random() % 60;
+  for (auto& key : keys) key = first_key + random() % range;
   std::vector<std::int32_t> offsets(2 * batch + 1);
   for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int32_t>(i);
   return planner.plan(keys, offsets, static_cast<std::int64_t>(batch));
