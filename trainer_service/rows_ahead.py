@@ -112,6 +112,7 @@ class RowsAhead:
         """Sends both gradients of the step and waits until both are applied; brings along the rows
         it changed that the next batches need.
         """
+        self._batches.cores_free()
         changed = []
         for coming in self._window:
             if coming.reading is not None:
