@@ -4,18 +4,16 @@ served by the trainer.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import grpc
 import prometheus_client
 
-from ps_service.server.assignment import Assignment, threads_of_shard
+from ps_service.server.assignment import Assignment
 from ps_service.server.dense import DenseServicer
 from ps_service.server.metrics import DenseMetrics, SparseMetrics
 from ps_service.server.sparse import SparseServicer
-from services.kit import usage
 from services.kit.discovery import Role, Run
 from services.kit.storage import Storage
 from services.wire import ps_pb2_grpc
@@ -33,13 +31,6 @@ class Embedded(Protocol):
         """Lets `server` answer its verbs."""
 
 
-def threads_beside_reader(cpus: float, trainers: int) -> int:
-    """Threads for one large request, if nobody names them: the trainer's share of the CPUs but one,
-    which reads the next batch while rows are pushed.
-    """
-    return threads_of_shard(0, cpus / trainers - 1)
-
-
 class EmbeddedShard:
     """Shard `rank` of the run. `SparseClient(own=shard.servicer)` calls it without a socket."""
 
@@ -54,9 +45,6 @@ class EmbeddedShard:
         not, or a bad number of threads.
         """
         assignment = Assignment.of_sparse(run, rank, shard_threads)
-        if shard_threads == 0:
-            threads = threads_beside_reader(usage.cpu_limit(), assignment.trainers)
-            assignment = dataclasses.replace(assignment, shard_threads=threads)
         self.role, self.threads = Role.SPARSE_PS, assignment.threads
         self.servicer = SparseServicer(assignment, Storage(), SparseMetrics(registry))
         self.status: Callable[[], dict[str, Any]] = self.servicer.status

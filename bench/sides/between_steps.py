@@ -28,9 +28,8 @@ from bench import workload as w
 from ps_service.client.plan import KeyPlan, RecentKeys
 from ps_service.client.sparse import NextRead, SparseClient
 from ps_service.embedded import EmbeddedShard
-from ps_service.server.assignment import threads_of_shard
 from ps_service.sharding import ShardMap
-from services.kit import rpc, usage
+from services.kit import rpc
 from services.kit.discovery import Run
 from trainer_service.layout import Layout, build_layout, load_model
 from trainer_service.sources import open_training
@@ -49,7 +48,7 @@ RUN = Run(
 def serve(pipe: Connection) -> None:
     """A shard in a process of its own, until the other end closes."""
     registry = prometheus_client.CollectorRegistry()
-    shard = EmbeddedShard(RUN, 0, registry, threads_of_shard(0, usage.cpu_limit()))
+    shard = EmbeddedShard(RUN, 0, registry)
     server = rpc.serve(shard.register, host="127.0.0.1", port=0, registry=registry)
     pipe.send(server.address)
     pipe.recv()

@@ -37,9 +37,7 @@ class MemberConfig:
     port: int = 0  # gRPC; 0 = a free one, announced in the lease
     metrics_port: int = 0  # HTTP /metrics, /healthz, /readyz
     log_level: str = "info"
-    # Of a sparse shard, for one large request; 0 = usable CPUs, in a trainer its share of them but
-    # one, at most 8.
-    shard_threads: int = 0
+    shard_threads: int = 0  # of a sparse shard, for one large request; 0 = usable CPUs, at most 8
     plan_threads: int = 1  # of a trainer, that plan, gather and sum a large batch
 
 

@@ -9,7 +9,6 @@ import grpc
 import prometheus_client
 import pytest
 
-from ps_service.embedded import threads_beside_reader
 from ps_service.server.assignment import Assignment, threads_of_shard
 from ps_service.server.metrics import SparseMetrics
 from ps_service.server.sparse import SparseServicer
@@ -50,16 +49,6 @@ def test_a_quota_of_the_container_counts_as_cpus(tmp_path: Path) -> None:
 def test_the_setting_may_name_another_number() -> None:
     assert assignment(0).shard_threads == threads_of_shard(0, usage.cpu_limit())
     assert assignment(3).shard_threads == 3
-
-
-@pytest.mark.parametrize(
-    ("cpus", "trainers", "threads"),
-    [(0.5, 1, 1), (1.0, 2, 1), (2.0, 1, 1), (4.0, 1, 3), (8.0, 2, 3), (96.0, 4, 8)],
-)
-def test_in_a_trainer_one_cpu_of_its_share_stays_free_for_reading(
-    cpus: float, trainers: int, threads: int
-) -> None:
-    assert threads_beside_reader(cpus, trainers) == threads
 
 
 @pytest.mark.parametrize("threads", [-1, 257])
