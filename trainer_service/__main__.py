@@ -51,6 +51,7 @@ STEP_SECONDS = 5.0  # after SIGTERM, a step under way may end within this time
 DRAIN_SECONDS = 2.0
 CONTROL_THREADS = 4
 LEAVING_SECONDS = 0.2  # between looks at whether all trainers have taken their last step
+LOW_BATCHES = 2  # with fewer batches planned, the next is read without regard to the step
 IDLE_SECONDS = 0.05  # a live stream silent for this long lets the other trainers' barriers pass
 
 
@@ -237,7 +238,12 @@ def _take_steps(
     process.logs.follow("step", lambda: progress.step)
     live = job.spec.data.source.startswith("kafka://")
     batches = ReadAhead(
-        source, job.planner, metrics, idle_after=IDLE_SECONDS if live else None, observer=progress
+        source,
+        job.planner,
+        metrics,
+        low=LOW_BATCHES,
+        idle_after=IDLE_SECONDS if live else None,
+        observer=progress,
     )
     ahead = RowsAhead(batches, servers, metrics, depth=job.spec.training.depth, after=claimed.step)
     with closing(batches), closing(ahead) as rows:

@@ -57,8 +57,10 @@ class ParquetCodec:
                 if first + rows <= start:
                     yield rows, None
                 else:
+                    # No threads: one reads several times faster than any trainer trains, and
+                    # more of them wait for each other and take the step's cores from it.
                     for batch in parquet.iter_batches(
-                        _BLOCK_ROWS, row_groups=[group], columns=columns
+                        _BLOCK_ROWS, row_groups=[group], columns=columns, use_threads=False
                     ):
                         yield batch.num_rows, batch
                 first += rows

@@ -3,7 +3,8 @@ pushes overlap.
 
 While batch i is trained, a thread reads, decodes and plans batches i+1, i+2, … into a bounded
 queue; `rows_ahead` takes them from there and reads their rows. The sparse push runs beside the
-dense push; in synchronous modes each of them waits for the other trainers.
+dense push; in synchronous modes each of them waits for the other trainers. Of a step only the
+pushes leave cores idle, so that is when the thread reads, as long as it is well ahead.
 """
 
 from __future__ import annotations
@@ -75,19 +76,23 @@ class ReadAhead:
         metrics: TrainerMetrics,
         *,
         depth: int = 4,
+        low: int | None = None,
         idle_after: float | None = None,
         observer: SourceObserver | None = None,
     ) -> None:
-        """Holds at most `depth` batches. With `idle_after`, `next` gives an empty batch after that
-        many silent seconds; for sources that wait for people. Without it the batches of a run don't
-        depend on timing.
+        """Holds at most `depth` batches. With `low` or more of them (None: never), it reads the
+        next only when `cores_free` says so. With `idle_after`, `next` gives an empty batch after
+        that many silent seconds; for sources that wait for people. Without it the batches of a run
+        don't depend on timing.
         """
         self._source, self._planner, self._metrics = source, planner, metrics
+        self._low = depth + 1 if low is None else low
         self._idle_after, self._observer = idle_after, observer
         self._idle = Planned(None, _plan(planner, None))
         self._queue: queue.Queue[Planned | Exception] = queue.Queue(depth)
         self._end: Exception | None = None
         self._closed = threading.Event()
+        self._turn = threading.Event()  # to look whether to read
         self._lag: int | None = None
         self._lag_asked = 0.0
         self._thread = threading.Thread(target=self._work, name="read-ahead", daemon=True)
@@ -107,6 +112,7 @@ class ReadAhead:
                 if self._idle_after is None:
                     continue
                 return self._idle
+            self._taken()
             if isinstance(item, Exception):
                 self._end = item
                 raise item
@@ -121,14 +127,20 @@ class ReadAhead:
             item = self._queue.get_nowait()
         except queue.Empty:
             return None
+        self._taken()
         if isinstance(item, Exception):
             self._end = item
             return None
         return item
 
+    def cores_free(self) -> None:
+        """Lets one more batch be read now, however many there are."""
+        self._turn.set()
+
     def close(self) -> None:
         """Ends the thread and closes the source; batches read ahead are dropped."""
         self._closed.set()
+        self._turn.set()
         self._thread.join(timeout=30)
         if self._thread.is_alive():
             log.warning("the source still reads 30 s after it was asked to end")
@@ -136,7 +148,7 @@ class ReadAhead:
 
     def _work(self) -> None:
         try:
-            while not self._closed.is_set():
+            while self._awaits_turn():
                 batch = self._source.next_batch(_READ_SECONDS)
                 self._observe()
                 if batch is not None:
@@ -146,6 +158,17 @@ class ReadAhead:
         except Exception as error:  # EndOfData too; the loop gets it after the batches before it
             self._observe()
             self._put(error)
+
+    def _awaits_turn(self) -> bool:
+        """Whether there is a turn before this is closed."""
+        if self._queue.qsize() >= self._low:
+            self._turn.wait()
+        self._turn.clear()
+        return not self._closed.is_set()
+
+    def _taken(self) -> None:
+        if self._queue.qsize() < self._low:
+            self._turn.set()
 
     def _observe(self) -> None:
         if self._observer is None:

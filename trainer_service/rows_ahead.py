@@ -1,11 +1,12 @@
 """Rows of the next batches, read while the step runs, and yet as this trainer left them.
 
 At the start of step t the batches t+1 … t+depth that are planned already are in the window. A key
-of such a batch that no step from t on changes before it is pulled at once, beside the step. Any
-other key is read with the reply to the push that changes it last: the shard applies that push and
-then reads. So every row is read exactly once for each batch, and never before a gradient of this
-trainer is in it: one trainer gets the same bits at any depth. Only what *other* trainers did to a
-row meanwhile may be missing from it, for `depth` steps at most.
+of such a batch that no step from t on changes before it is pulled now: beside the step for t+1,
+for those behind it beside the pushes of t, which leave cores idle. Any other key is read with the
+reply to the push that changes it last: the shard applies that push and then reads. So every row is
+read exactly once for each batch, and never before a gradient of this trainer is in it: one trainer
+gets the same bits at any depth. Only what *other* trainers did to a row meanwhile may be missing
+from it, for `depth` steps at most.
 
 Knows neither the source nor the step; the loop's thread decides everything, workers only compute
 the overlaps and wait for shards.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -34,13 +36,27 @@ _NO_STEP = 0  # steps count from 1
 _Split = dict[int, KeyPart]
 
 
-@dataclass(frozen=True, eq=False)
 class _Reading:
-    """Rows on their way."""
+    """Rows on their way. Of the loop's thread."""
 
-    split: Future[_Split]
-    pulled: Future[None]  # those of _NO_STEP are in `values`
-    values: Floats  # (v,) in the plan's layout, complete once the step before is pushed
+    def __init__(
+        self,
+        split: Future[_Split],
+        values: Floats,
+        begin: Callable[[], Future[None]],
+    ) -> None:
+        """`values` (v,), in the plan's layout, are complete once the step before is pushed; `begin`
+        begins to pull those of _NO_STEP.
+        """
+        self.split, self.values = split, values
+        self._begin = begin
+        self._pulled: Future[None] | None = None
+
+    def begin(self) -> Future[None]:
+        """Begins the pull, once; who waits for it is told what befell it."""
+        if self._pulled is None:
+            self._pulled = self._begin()
+        return self._pulled
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +121,18 @@ class RowsAhead:
         """Rows of the batch (v,) in its plan's layout; raises what befell their pull."""
         if current.reading is None:
             return self._servers.pull(current.plan, step=current.step)
-        current.reading.pulled.result()
+        current.reading.begin().result()
         return current.reading.values
 
     def push(self, current: Coming, result: StepResult, *, pause: bool) -> Pushed:
         """Sends both gradients of the step and waits until both are applied; brings along the rows
         it changed that the next batches need.
         """
+        self._batches.cores_free()
         changed = []
         for coming in self._window:
             if coming.reading is not None:
+                coming.reading.begin()  # beside the push: the next step needs all cores
                 part = coming.reading.split.result().get(current.step)
                 if part is not None:
                     changed.append((coming, coming.reading.values, part))
@@ -136,7 +154,7 @@ class RowsAhead:
         """Waits until no pull is under way; raises what befell one."""
         for coming in self._window:
             if coming.reading is not None:
-                coming.reading.pulled.result()
+                coming.reading.begin().result()
 
     def close(self) -> None:
         """Begins nothing more; calls under way are ended by closing the servers' clients."""
@@ -150,11 +168,13 @@ class RowsAhead:
             if planned is None:
                 return
             last = self._read(planned, last, current.step)
+            if last.reading is not None and last.step == current.step + 1:
+                last.reading.begin()  # that step follows at once
             self._window.append(last)
 
     def _read(self, planned: Planned, before: Coming, oldest: int) -> Coming:
-        """Begins to read the rows of the step after `before`; the steps from `oldest` to it are not
-        yet pushed.
+        """Begins to find out which rows of the step after `before` may be pulled; the steps from
+        `oldest` to it are not yet pushed.
         """
         plan, step = planned.plan, before.step + 1
         values = np.empty(plan.value_floats, np.float32)
@@ -170,4 +190,5 @@ class RowsAhead:
                 plan.place(self._servers.pull(part, step=step), part, values)
 
         splitting = self._splits.submit(split)
-        return Coming(planned, step, oldest, _Reading(splitting, self._pulls.submit(pull), values))
+        reading = _Reading(splitting, values, lambda: self._pulls.submit(pull))
+        return Coming(planned, step, oldest, reading)

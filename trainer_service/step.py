@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -116,6 +116,7 @@ class TrainStep:
             self._dense, dense_tensor = _shared(batch_size, dense)
             self._inputs.insert(0, dense_tensor)
         self._labels, self._labels_tensor = _shared(batch_size)
+        self._flat, self._flat_tensor = _shared(self.parameters)
         self.traces = 0  # of `run`, for each way that was tried, and of `predict`: one each
         inputs = [tf.TensorSpec(tensor.shape, tf.float32) for tensor in self._inputs]
         count, labels = tf.TensorSpec((), tf.int32), tf.TensorSpec((batch_size,), tf.float32)
@@ -123,17 +124,21 @@ class TrainStep:
         # AutoGraph would read our source again at the first trace, which for `predict` is hours
         # after the start; an upgrade of the package meanwhile must not change what runs.
         self._graph, self._compiled = (
-            tf.function(
-                self._forward_backward,
-                input_signature=[inputs, labels, count, flat],
-                autograph=False,
-                jit_compile=jit,
+            _Direct(
+                tf.function(
+                    self._forward_backward,
+                    input_signature=[inputs, labels, count, flat],
+                    autograph=False,
+                    jit_compile=jit,
+                )
             )
             for jit in (False, True)
         )
         self.xla = self._chosen(xla)  # whether XLA compiles `run`
         self._train = self._compiled if self.xla else self._graph
-        self._predict = tf.function(self._forward, input_signature=[inputs, flat], autograph=False)
+        self._predict = _Direct(
+            tf.function(self._forward, input_signature=[inputs, flat], autograph=False)
+        )
 
     @property
     def parameters(self) -> int:
@@ -174,11 +179,15 @@ class TrainStep:
         """Probabilities (n,) for n = len(dense) samples whose rows are in `rows(n)`."""
         n = len(dense)
         self._fill(n, dense)
-        probabilities: Floats = self._predict(self._inputs, parameters).numpy()
+        self._flat[:] = parameters
+        (output,) = self._predict(*self._inputs, self._flat_tensor)
+        probabilities: Floats = output.numpy()
         return probabilities[:n]
 
-    def _call(self, train: Callable[..., Any], samples: int, parameters: Floats) -> Any:
-        return train(self._inputs, self._labels_tensor, np.int32(samples), parameters)
+    def _call(self, train: _Direct, samples: int, parameters: Floats) -> Sequence[Any]:
+        self._flat[:] = parameters
+        count = tf.constant(samples, tf.int32)
+        return train(*self._inputs, self._labels_tensor, count, self._flat_tensor)
 
     def _chosen(self, xla: Literal["auto", "on", "off"]) -> bool:
         if xla == "off":
@@ -197,7 +206,7 @@ class TrainStep:
             log.info("XLA can't compile this model: %s", error.message)
             return False
 
-    def _try(self, train: Callable[..., Any]) -> None:
+    def _try(self, train: _Direct) -> None:
         """One whole step, its result thrown away."""
         self._rows.fill(0.01)
         for output in self._call(train, self.batch_size, self._initial):
@@ -247,6 +256,28 @@ class TrainStep:
         if self._variables:
             for variable, piece in zip(self._variables, tf.split(flat, self._sizes), strict=True):
                 variable.assign(tf.reshape(piece, variable.shape))
+
+
+class _Direct:
+    """A tf.function of one signature, called with tensors that are known to fit it.
+
+    What tf.function does before each call, to find out whether it must trace anew, is a millisecond
+    of Python, in which this process does nothing else.
+    """
+
+    def __init__(self, function: Any) -> None:
+        """Traced at the first call."""
+        self._function = function
+        self._concrete: Any = None
+        self._captured: list[Any] = []  # the network's variables: arguments too
+
+    def __call__(self, *tensors: Any) -> Sequence[Any]:
+        """The outputs, flat. The tensors are the function's arguments, flat."""
+        if self._concrete is None:
+            self._concrete = self._function.get_concrete_function()
+            self._captured = self._concrete.captured_inputs
+        outputs: Sequence[Any] = self._concrete.inference_fn.call_flat(*tensors, *self._captured)
+        return outputs
 
 
 def _check_inputs(network: keras.Model, expected: list[int]) -> None:

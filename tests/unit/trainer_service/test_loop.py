@@ -58,6 +58,9 @@ class Recorder:
             raise item
         return Planned(item, cast(Any, self))
 
+    def cores_free(self) -> None:
+        self.calls.append(("cores free",))
+
     def pull(self, plan: Any, *, step: int, read_only: bool = False) -> np.ndarray:
         self.calls.append(("pull", step))
         return np.full(6, step, np.float32)
@@ -131,10 +134,12 @@ def test_the_verbs_of_two_batches_in_order() -> None:
         ("pull", 1),
         ("gather", (3, WIDTH)),
         ("step", 1, 0.0),
+        ("cores free",),  # to read the next batch beside the push
         ("push", 1, 1, 3, False),
         ("pull", 2),
         ("gather", (3, WIDTH)),
         ("step", 2, 1.0),  # with the parameters that push 1 gave back
+        ("cores free",),
         ("push", 2, 2, 3, False),
         ("leave", 2),
     ]
@@ -153,7 +158,13 @@ def test_the_verbs_of_two_batches_in_order() -> None:
 def test_silence_and_rows_that_were_all_bad_push_nothing_but_take_a_step() -> None:
     rig = Rig([None, batch(7, rows=0)])
     assert rig.run()
-    assert rig.recorder.calls == [("push", 1, 1, 0, False), ("push", 2, 2, 0, False), ("leave", 2)]
+    assert rig.recorder.calls == [
+        ("cores free",),
+        ("push", 1, 1, 0, False),
+        ("cores free",),
+        ("push", 2, 2, 0, False),
+        ("leave", 2),
+    ]
     assert rig.minor == 7
     assert rig.metric("idle_steps_total") == 2
     assert rig.progress.status()["loss"] is None

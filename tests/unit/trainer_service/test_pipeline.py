@@ -78,6 +78,41 @@ def test_reads_ahead_at_most_depth_batches() -> None:
         until(lambda: source.handed_out == 5)
 
 
+def test_with_enough_batches_it_reads_the_next_once_cores_are_free() -> None:
+    source, stop = ScriptedSource([batch(i) for i in range(20)]), threading.Event()
+    with read_ahead(source, depth=4, low=2) as batches:
+        until(lambda: source.handed_out == 2)
+        threading.Event().wait(0.05)
+        assert source.handed_out == 2
+        batches.cores_free()
+        until(lambda: source.handed_out == 3)
+        batches.next(stop)  # leaves two
+        threading.Event().wait(0.05)
+        assert source.handed_out == 3
+        batches.next(stop)  # leaves one: too few to wait
+        until(lambda: source.handed_out == 4)
+
+
+def test_waiting_for_free_cores_loses_no_batch_and_no_end() -> None:
+    source, stop = ScriptedSource([batch(i) for i in range(300)]), threading.Event()
+    got = []
+    with read_ahead(source, depth=3, low=1) as batches, pytest.raises(EndOfData):
+        while True:
+            got.append(batches.next(stop).batch.next.minor)
+            if got[-1] % 3:
+                batches.cores_free()
+    assert got == list(range(300))
+    assert source.closed
+
+
+def test_close_ends_the_wait_for_free_cores() -> None:
+    source = ScriptedSource([batch(i) for i in range(20)])
+    with read_ahead(source, low=1):
+        until(lambda: source.handed_out == 1)
+    assert source.closed
+    assert source.handed_out == 1
+
+
 def test_a_silent_live_source_gives_empty_batches() -> None:
     source, stop = ScriptedSource([None] * 30 + [batch(1)]), threading.Event()
     with read_ahead(source, idle_after=0.01) as batches:

@@ -178,6 +178,21 @@ def test_parameters_come_from_the_argument_only() -> None:
     np.testing.assert_array_equal(after.dense_grads, before.dense_grads)
 
 
+def test_a_network_without_weights_of_its_own_runs_too() -> None:
+    def summed() -> keras.Model:
+        inputs = [keras.Input((DENSE,)), keras.Input((WIDTH,))]
+        return keras.Model(inputs, keras.ops.sum(inputs[1], axis=1))
+
+    step = TrainStep(build_network(summed, 1), batch_size=BATCH, dense=DENSE, width=WIDTH)
+    dense, rows, labels = samples(BATCH)
+    result = run(step, (dense, rows, labels), step.initial())
+    probabilities = 1 / (1 + np.exp(-rows.sum(1)))
+    np.testing.assert_allclose(result.probabilities, probabilities, rtol=1e-5)
+    want = np.repeat((probabilities - labels)[:, None] / BATCH, WIDTH, 1)
+    np.testing.assert_allclose(result.row_grads, want, rtol=1e-4, atol=1e-7)
+    assert result.dense_grads.shape == step.initial().shape == (0,)
+
+
 def test_predict_gives_the_probabilities_of_run(step: TrainStep) -> None:
     dense, rows, _ = data = samples(5)
     result = run(step, data, step.initial())
