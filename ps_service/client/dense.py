@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.client.lanes import BlockLane
 from ps_service.client.local import LocalBlock
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.own import BlockPush, OwnBlock
@@ -21,6 +22,7 @@ from ps_service.ranges import BatchRange
 from ps_service.tables import NO_OPTIONS, UpdateOptions
 from services.api.manifest import PositionEntry
 from services.kit.errors import Conflict, InvalidInput
+from services.kit.lane import Laden
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
 from services.kit.tracing import Tracing
@@ -104,6 +106,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             # It has the verbs that are called here.
             own={} if self._own is None else {rank: cast(ps_pb2_grpc.DensePsStub, self._own)},
             traces=traces,
+            by_lane=lambda stub, lane, several: BlockLane(stub, lane, threads=several),
         )
         self._places: list[slice] = []  # of each block in the flat array
         self._versions = [0] * len(self)  # of each block, as of the values read last
@@ -162,7 +165,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         """
         places = self.places(grads, "grads")
 
-        def request(block: int, place: slice) -> ps_pb2.DensePushRequest | BlockPush:
+        def request(block: int, place: slice) -> ps_pb2.DensePushRequest | Laden | BlockPush:
             message = ps_pb2.DensePushRequest(
                 caller=self.caller(step),
                 samples=samples,
@@ -172,6 +175,8 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             )
             if block == self._direct:
                 return BlockPush(message, grads[place])
+            if self.has_lane(block):
+                return Laden(message, [codec.view_floats(grads[place])])
             message.grads = codec.pack_floats(grads[place])
             return message
 

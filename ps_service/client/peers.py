@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import grpc
 
+from ps_service import codec
 from ps_service.ranges import position_to_proto
 from services.api.manifest import PositionEntry
 from services.kit import rpc
+from services.kit.lane import Closed, Lane
 from services.kit.rpc import Call
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
@@ -49,10 +52,13 @@ class Peers(Generic[StubT]):
         tls: Tls | None = None,
         traces: Tracing | None = None,
         own: Mapping[int, StubT] | None = None,
+        by_lane: Callable[[StubT, Lane, bool], Any] | None = None,
     ) -> None:
         """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
         configure; `metrics` counts bytes; with `traces` calls carry their caller's trail. Servers
-        of this process are called through their stub in `own`.
+        of this process are called through their stub in `own`, those of this machine, unless there
+        is `tls`, through what `by_lane` makes of their stub and lane; its third argument is whether
+        several servers are asked at a time.
         """
         own = own or {}
         self.names = [
@@ -64,12 +70,23 @@ class Peers(Generic[StubT]):
         }
         self._channels = list(channels.values())
         self.stubs = [own[i] if i in own else stub(channels[i]) for i in range(len(addresses))]
+        self._lanes: dict[int, Any] = {}  # the stubs among them that `by_lane` made
+        if by_lane is not None and tls is None:
+            for i in channels:
+                with suppress(Closed):  # it is on another machine
+                    lane = Lane(addresses[i], codec.room, stop, metrics, traces)
+                    self.stubs[i] = by_lane(self.stubs[i], lane, len(addresses) > 1)
+                    self._lanes[i] = self.stubs[i]
         self._generation, self._epoch = generation, epoch
         self._rank, self._incarnation = rank, incarnation
         self._timeout, self._stop = timeout, stop
 
     def __len__(self) -> int:
         return len(self.stubs)
+
+    def has_lane(self, server: int) -> bool:
+        """Whether the verbs of a server that have arrays beside them are called over a lane."""
+        return server in self._lanes
 
     def caller(self, step: int) -> ps_pb2.Caller:
         """This trainer at `step`."""
@@ -105,7 +122,9 @@ class Peers(Generic[StubT]):
         return self.ask(verb, everyone, at_least_seconds=at_least_seconds)
 
     def close(self) -> None:
-        """Closes the channels."""
+        """Closes the channels and lanes."""
+        for stub in self._lanes.values():
+            stub.close()
         for channel in self._channels:
             channel.close()
 

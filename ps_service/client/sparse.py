@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.client.lanes import ShardLane
 from ps_service.client.local import LocalShard
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPart, KeyPlan, ShardSlice
@@ -22,6 +23,7 @@ from ps_service.ranges import BatchRange
 from ps_service.tables import TableSpec
 from services.api.manifest import PositionEntry
 from services.kit.errors import InvalidInput
+from services.kit.lane import Laden
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
 from services.kit.tracing import Tracing
@@ -103,6 +105,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             traces=traces,
             # It has the verbs that are called here.
             own={} if self._own is None else {rank: cast(ps_pb2_grpc.SparsePsStub, self._own)},
+            by_lane=lambda stub, lane, several: ShardLane(stub, lane, threads=several),
         )
 
     def close(self) -> None:
@@ -169,7 +172,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
 
         seconds, counts = self._event_time(event_time), plan.key_counts
 
-        def request(shard: int, part: ShardSlice) -> ps_pb2.SparsePushRequest | RowPush:
+        def request(shard: int, part: ShardSlice) -> ps_pb2.SparsePushRequest | Laden | RowPush:
             then_read = [self._read(shard, n.keys.shards[shard], n.step, seconds) for n in then]
             message = ps_pb2.SparsePushRequest(
                 caller=self.caller(step),
@@ -185,9 +188,13 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
                 return RowPush(message, part.counts, part.plain_keys, grads[part.values], then_read)
             message.counts.extend(part.counts.tolist())
             message.keys, message.key_coding = part.packed_keys
+            message.then.extend(then_read)
+            if self.has_lane(shard):
+                laid = codec.view_values(grads[part.values], self._coding)
+                message.clipped, message.flushed = laid.clipped, laid.flushed
+                return Laden(message, [laid.data])
             packed = codec.pack_values(grads[part.values], self._coding)
             message.grads, message.clipped, message.flushed = packed
-            message.then.extend(then_read)
             return message
 
         requests = {i: request(i, part) for i, part in enumerate(plan.shards)}
