@@ -39,6 +39,7 @@ _LENGTH = struct.Struct("<I")  # bytes of the head
 _PEER = struct.Struct("3i")  # Linux's struct ucred: process, user, group
 _TIMEVAL = struct.pack("ll", 0, int(_LOOK_SECONDS * 1e6))
 _LONGEST_NAME = 107  # bytes of a Unix socket's name
+_PIECE = 1 << 20  # bytes of a head read at a time
 _AT_ONCE = 512  # buffers of one sendmsg
 
 
@@ -114,8 +115,11 @@ def receive_head(connection: socket.socket, waiting: Callable[[], None]) -> byte
     size = _LENGTH.unpack(length)[0]
     if size > MAX_MESSAGE_BYTES:
         raise errors.InvalidInput(f"head has {size} bytes, at most {MAX_MESSAGE_BYTES}")
-    head = bytearray(size)
-    _fill(connection, memoryview(head), waiting)
+    head = bytearray()
+    while len(head) < size:  # memory grows with what comes, not with what is announced
+        piece = bytearray(min(_PIECE, size - len(head)))
+        _fill(connection, memoryview(piece), waiting)
+        head += piece
     return bytes(head)
 
 

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, cast
 
 import grpc
@@ -44,6 +44,13 @@ class LaneVerbs:
 
     verbs: Mapping[str, LaneVerb]
     room: Room
+
+
+def joined(given: Iterable[LaneVerbs]) -> LaneVerbs | None:
+    """The verbs of all; None for none."""
+    all_of = list(given)
+    verbs = {path: verb for lane_verbs in all_of for path, verb in lane_verbs.verbs.items()}
+    return LaneVerbs(verbs, all_of[0].room) if all_of else None
 
 
 class _Aborted(Exception):
@@ -143,7 +150,7 @@ class LaneServer:
     def _answer(self, connection: socket.socket, buffer: _Buffer) -> None:
         """One call. Raises Closed when there is none, and after a frame that is none."""
         context = _Context()
-        answer, unread = Laden(lane_pb2.LaneReply(), []), True
+        head, answer, unread = lane_pb2.LaneRequest(), Laden(lane_pb2.LaneReply(), []), True
         try:
             head = lane_pb2.LaneRequest.FromString(lane.receive_head(connection, _idle))
             verb = self._verbs.verbs.get(head.method)
@@ -166,6 +173,10 @@ class LaneServer:
             message=answer.message.SerializeToString(),
             arrays=[a.nbytes for a in answer.arrays],
         )
+        if head.method in self._verbs.verbs:
+            received = len(head.message) + sum(head.arrays)
+            sent = len(reply.message) + sum(reply.arrays)
+            self._answering.metrics.count(head.method, received=received, sent=sent)
         lane.send(connection, reply, answer.arrays, _Patience(_SEND_SECONDS))
         if unread:
             raise Closed("what follows a bad head can't be told from arrays")
@@ -182,16 +193,10 @@ class LaneServer:
         def run(_message: Message, _context: grpc.ServicerContext) -> Laden:
             return verb.answer(_message, arrays)
 
-        method = head.method
-        answer = self._answering.answer(run, method, rpc_trail.carried(list(head.trail.items())))
-        reply: Laden = answer(
-            verb.request.FromString(head.message), cast(grpc.ServicerContext, context)
-        )
-        self._answering.metrics.count(
-            method,
-            received=len(head.message) + sum(head.arrays),
-            sent=reply.message.ByteSize() + sum(a.nbytes for a in reply.arrays),
-        )
+        brought = rpc_trail.carried(list(head.trail.items()))
+        answer = self._answering.answer(run, head.method, brought)
+        message = verb.request.FromString(head.message)
+        reply: Laden = answer(message, cast(grpc.ServicerContext, context))
         return reply
 
 
@@ -209,9 +214,7 @@ class _Buffer:
 
 
 class _Patience:
-    """A wait that ends after `seconds` without progress being looked for: a caller that takes
-    nothing for so long is given up.
-    """
+    """A caller that has not taken its answer after `seconds` is given up."""
 
     def __init__(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
