@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import prometheus_client
@@ -158,7 +159,8 @@ def test_a_push_that_was_given_up_still_counts_as_it_was() -> None:
                 client.configure(TABLES, 3)
             keys = plan(cluster.shard_map, batch)
             one.pull(keys, step=1)
-            grads, step = keys.scatter(batch.grads), {"step": 1, "read_step": 1, "samples": 30}
+            grads = keys.scatter(batch.grads)
+            step: dict[str, Any] = {"step": 1, "read_step": 1, "samples": 30}
             with ThreadPoolExecutor(1) as pool:
                 mine = pool.submit(one.push, keys, grads, **step)
                 if give_up:
