@@ -10,14 +10,14 @@ import grpc
 
 from ps_service.server.assignment import Assignment
 from ps_service.server.dense import DenseServicer
-from ps_service.server.lanes import dense_verbs, sparse_verbs
+from ps_service.server.laden import dense_verbs, sparse_verbs
 from ps_service.server.metrics import DenseMetrics, SparseMetrics
 from ps_service.server.replacements import Replacements
 from ps_service.server.sparse import SparseServicer
 from services.kit import member, rpc
 from services.kit.discovery import Phase, Role
-from services.kit.lane_server import LaneVerbs
 from services.kit.member import MemberProcess
+from services.kit.rpc_answer import LadenVerbs
 from services.kit.storage import Storage
 from services.wire import ps_pb2_grpc
 
@@ -59,7 +59,7 @@ def _serve(
     assignment: Assignment,
     register: Callable[[grpc.Server], None],
     servicer: SparseServicer | DenseServicer,
-    lane: LaneVerbs,
+    laden: LadenVerbs,
 ) -> None:
     server = rpc.serve(
         register,
@@ -69,7 +69,7 @@ def _serve(
         threads=assignment.threads,
         tls=process.tls,
         traces=process.traces,
-        lane=lane,
+        laden=laden,
     )
     process.update(address=server.address)
     run = process.run

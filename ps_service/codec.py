@@ -65,8 +65,8 @@ def pack_keys(keys: NDArray[np.uint64]) -> bytes:
 
 
 def unpack_floats(data: bytes | memoryview, field: str, count: int) -> NDArray[np.float32]:
-    """(count,) read-only view of `data`. Raises InvalidInput that names `field`, its length and the
-    expected one.
+    """(count,) read-only view of `data`, or a copy of what is not aligned. Raises InvalidInput that
+    names `field`, its length and the expected one.
     """
     return _unpack(data, field, count, FLOAT)
 
@@ -180,4 +180,5 @@ def _unpack(data: bytes | memoryview, field: str, count: int, dtype: np.dtype[An
         raise InvalidInput(
             f"{field} has {len(data)} bytes, expected {expected} ({count} x {dtype.name})"
         )
-    return np.frombuffer(data, dtype=dtype)
+    array = np.frombuffer(data, dtype=dtype)
+    return array if array.flags.aligned else array.copy()  # what we write is aligned

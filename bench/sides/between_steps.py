@@ -51,8 +51,14 @@ def serve(pipe: Connection, by_lane: bool) -> None:
     """A shard in a process of its own, until the other end closes."""
     registry = prometheus_client.CollectorRegistry()
     shard = EmbeddedShard(RUN, 0, registry)
-    lane = shard.lane if by_lane else None
-    server = rpc.serve(shard.register, host="127.0.0.1", port=0, registry=registry, lane=lane)
+    server = rpc.serve(
+        shard.register,
+        host="127.0.0.1",
+        port=0,
+        registry=registry,
+        laden=shard.laden,
+        lanes=by_lane,
+    )
     pipe.send(server.address)
     pipe.recv()
     shard.close()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
-from ps_service.client.lanes import ShardLane
+from ps_service.client.laden import ShardStub
 from ps_service.client.local import LocalShard
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPart, KeyPlan, ShardSlice
@@ -23,11 +23,11 @@ from ps_service.ranges import BatchRange
 from ps_service.tables import TableSpec
 from services.api.manifest import PositionEntry
 from services.kit.errors import InvalidInput
-from services.kit.lane import Laden
+from services.kit.laden import Laden
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
 from services.kit.tracing import Tracing
-from services.wire import ps_pb2, ps_pb2_grpc
+from services.wire import ps_pb2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Removed:
     complete: bool  # no other key was removed since the last call
 
 
-class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
+class SparseClient(Peers[ShardStub]):
     """Talks to shard i at addresses[i]. Thread-safe."""
 
     def __init__(
@@ -89,10 +89,11 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         # Which shard takes arrays as they are. Its rows and gradients are rounded as those of
         # others are: where they travel with fewer bits, by messages.
         exact = self._coding == ps_pb2.VALUE_CODING_FP32
-        self._direct = rank if own is not None and exact else None
+        self._embedded = rank if own is not None else None
+        self._direct = self._embedded if exact else None
         super().__init__(
             "sparse-PS",
-            ps_pb2_grpc.SparsePsStub,
+            ShardStub,
             addresses,
             generation=generation,
             epoch=epoch,
@@ -104,8 +105,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             tls=tls,
             traces=traces,
             # It has the verbs that are called here.
-            own={} if self._own is None else {rank: cast(ps_pb2_grpc.SparsePsStub, self._own)},
-            by_lane=lambda stub, lane, several: ShardLane(stub, lane, threads=several),
+            own={} if self._own is None else {rank: cast(ShardStub, self._own)},
         )
 
     def close(self) -> None:
@@ -189,13 +189,13 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             message.counts.extend(part.counts.tolist())
             message.keys, message.key_coding = part.packed_keys
             message.then.extend(then_read)
-            if self.has_lane(shard):
-                laid = codec.view_values(grads[part.values], self._coding)
-                message.clipped, message.flushed = laid.clipped, laid.flushed
-                return Laden(message, [laid.data])
-            packed = codec.pack_values(grads[part.values], self._coding)
-            message.grads, message.clipped, message.flushed = packed
-            return message
+            if shard == self._embedded:
+                packed = codec.pack_values(grads[part.values], self._coding)
+                message.grads, message.clipped, message.flushed = packed
+                return message
+            laid = codec.view_values(grads[part.values], self._coding)
+            message.clipped, message.flushed = laid.clipped, laid.flushed
+            return Laden(message, [laid.data])
 
         requests = {i: request(i, part) for i, part in enumerate(plan.shards)}
         replies = self._ask_shards(lambda stub: stub.Push, requests)
@@ -232,7 +232,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         self.ask_all(lambda stub: stub.Leave, request)
 
     def _ask_shards(
-        self, verb: Callable[[ps_pb2_grpc.SparsePsStub], Any], requests: Mapping[int, Any]
+        self, verb: Callable[[ShardStub], Any], requests: Mapping[int, Any]
     ) -> list[Any]:
         """Replies in the order of `requests`, by shard. The one that works on this thread comes
         last, so that the others work meanwhile.

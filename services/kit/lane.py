@@ -12,7 +12,6 @@ Both ends talk to processes of their own user only.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 import struct
@@ -26,11 +25,12 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from services.kit import errors, rpc_trail, tracing
+from services.kit.laden import Laden, Method
+from services.kit.rpc_answer import MAX_MESSAGE_BYTES
 from services.kit.rpc_metrics import ClientMetrics, service_and_verb
 from services.kit.tracing import Tracing
 from services.wire import lane_pb2
 
-MAX_MESSAGE_BYTES = 1 << 30  # of a message with its arrays
 HELLO = b"embermesh lane 1"  # what a server says first; another version is another lane
 _LOOK_SECONDS = 0.1  # how often a wait looks whether it must end
 _CONNECT_SECONDS = 2.0
@@ -41,14 +41,6 @@ _TIMEVAL = struct.pack("ll", 0, int(_LOOK_SECONDS * 1e6))
 _LONGEST_NAME = 107  # bytes of a Unix socket's name
 _PIECE = 1 << 20  # bytes of a head read at a time
 _AT_ONCE = 512  # buffers of one sendmsg
-
-
-@dataclasses.dataclass(frozen=True)
-class Laden:
-    """A message whose large arrays are beside it."""
-
-    message: Message
-    arrays: Sequence[memoryview]
 
 
 # Memory for so many bytes, writable and aligned for any number.
@@ -179,15 +171,14 @@ class Lane:
         self._lock = threading.Lock()
         self._idle: list[socket.socket] | None = [self._connect()]  # None: closed
 
-    def call(self, method: str, request: Laden, reply: type[Message], timeout: float) -> Laden:
-        """The answer to one call; `method` is the verb's path. Raises the error family's class of
-        its status, Unavailable when the server is away and DeadlineExceeded after `timeout`
-        seconds.
+    def call(self, method: Method, request: Laden, timeout: float) -> Laden:
+        """The answer to one call. Raises the error family's class of its status, Unavailable when
+        the server is away and DeadlineExceeded after `timeout` seconds.
         """
-        outgoing = self._traces.outgoing(*service_and_verb(method))
+        outgoing = self._traces.outgoing(*service_and_verb(method.path))
         code = grpc.StatusCode.OK
         try:
-            return self._call(method, request, reply, timeout, outgoing)
+            return self._call(method, request, timeout, outgoing)
         except errors.EmbermeshError as error:
             code = error.code
             raise
@@ -203,14 +194,13 @@ class Lane:
 
     def _call(
         self,
-        method: str,
+        method: Method,
         request: Laden,
-        reply: type[Message],
         timeout: float,
         outgoing: tracing.OutgoingCall,
     ) -> Laden:
         head = lane_pb2.LaneRequest(
-            method=method,
+            method=method.path,
             message=request.message.SerializeToString(),
             arrays=[a.nbytes for a in request.arrays],
             trail=dict(rpc_trail.metadata(outgoing)),
@@ -240,10 +230,10 @@ class Lane:
         self._give(connection)
         if self._metrics is not None:
             received = len(answer.message) + sum(answer.arrays)
-            self._metrics.count(method, sent=sent, received=received)
+            self._metrics.count(method.path, sent=sent, received=received)
         if answer.code:
             raise errors.kind_of(status_of(answer.code))(answer.details)
-        return Laden(reply.FromString(answer.message), arrays)
+        return Laden(method.reply.FromString(answer.message), arrays)
 
     def _take(self) -> socket.socket:
         with self._lock:

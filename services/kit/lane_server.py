@@ -7,50 +7,25 @@ answer that says why. Knows no verb by name.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from services.kit import errors, lane, rpc_trail
-from services.kit.lane import Closed, Laden, Room
-from services.kit.rpc_answer import Answering
+from services.kit.laden import Laden
+from services.kit.lane import Closed, Room
+from services.kit.rpc_answer import Answering, LadenVerb, LadenVerbs
 from services.wire import lane_pb2
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 512  # a trainer has as many as it has calls under way
 _SEND_SECONDS = 60.0  # that a caller may leave an answer untouched
-
-
-@dataclasses.dataclass(frozen=True)
-class LaneVerb:
-    """One verb: `answer(request message, arrays)`."""
-
-    request: type[Message]
-    answer: Callable[[Any, list[memoryview]], Laden]
-    keeps: bool  # may look at the arrays after it has answered
-
-
-@dataclasses.dataclass(frozen=True)
-class LaneVerbs:
-    """Verbs by their paths, and the memory that their arrays come into."""
-
-    verbs: Mapping[str, LaneVerb]
-    room: Room
-
-
-def joined(given: Iterable[LaneVerbs]) -> LaneVerbs | None:
-    """The verbs of all; None for none."""
-    all_of = list(given)
-    verbs = {path: verb for lane_verbs in all_of for path, verb in lane_verbs.verbs.items()}
-    return LaneVerbs(verbs, all_of[0].room) if all_of else None
 
 
 class _Aborted(Exception):
@@ -74,9 +49,10 @@ class _Context:
 class LaneServer:
     """Answers calls until it is drained."""
 
-    def __init__(self, listener: socket.socket, verbs: LaneVerbs, answering: Answering) -> None:
+    def __init__(self, listener: socket.socket, verbs: LadenVerbs, answering: Answering) -> None:
         """`listener` is bound; see `open`."""
-        self._listener, self._verbs, self._answering = listener, verbs, answering
+        self._listener, self._answering = listener, answering
+        self._by_path, self._room = verbs.by_path(), verbs.room
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._draining = threading.Event()
@@ -85,7 +61,7 @@ class LaneServer:
         self._accepting.start()
 
     @classmethod
-    def open(cls, address: str, verbs: LaneVerbs, answering: Answering) -> LaneServer | None:
+    def open(cls, address: str, verbs: LadenVerbs, answering: Answering) -> LaneServer | None:
         """The lane beside the gRPC server at `address`; None where there can't be one."""
         name = lane.socket_name(address)
         if name is None:
@@ -135,7 +111,7 @@ class LaneServer:
         try:
             lane.prepare(connection, socket.SO_SNDTIMEO)
             connection.sendall(lane.HELLO)
-            buffer = _Buffer(self._verbs.room)
+            buffer = _Buffer(self._room)
             while not self._draining.is_set():
                 self._answer(connection, buffer)
         except (Closed, OSError):  # the caller is gone, or this server is
@@ -153,9 +129,9 @@ class LaneServer:
         head, answer, unread = lane_pb2.LaneRequest(), Laden(lane_pb2.LaneReply(), []), True
         try:
             head = lane_pb2.LaneRequest.FromString(lane.receive_head(connection, _idle))
-            verb = self._verbs.verbs.get(head.method)
+            verb = self._by_path.get(head.method)
             keeps = verb is None or verb.keeps
-            room = self._verbs.room if keeps else buffer.room
+            room = self._room if keeps else buffer.room
             arrays = lane.receive_arrays(connection, head.arrays, room, _idle)
             unread = False
             if verb is None:
@@ -173,7 +149,7 @@ class LaneServer:
             message=answer.message.SerializeToString(),
             arrays=[a.nbytes for a in answer.arrays],
         )
-        if head.method in self._verbs.verbs:
+        if head.method in self._by_path:
             received = len(head.message) + sum(head.arrays)
             sent = len(reply.message) + sum(reply.arrays)
             self._answering.metrics.count(head.method, received=received, sent=sent)
@@ -183,20 +159,17 @@ class LaneServer:
 
     def _run(
         self,
-        verb: LaneVerb,
+        verb: LadenVerb,
         head: lane_pb2.LaneRequest,
         arrays: list[memoryview],
         context: _Context,
     ) -> Laden:
         """Raises _Aborted with the status in `context`."""
 
-        def run(_message: Message, _context: grpc.ServicerContext) -> Laden:
-            return verb.answer(_message, arrays)
-
         brought = rpc_trail.carried(list(head.trail.items()))
-        answer = self._answering.answer(run, head.method, brought)
-        message = verb.request.FromString(head.message)
-        reply: Laden = answer(message, cast(grpc.ServicerContext, context))
+        answer = self._answering.answer(verb, head.method, brought)
+        request = Laden(verb.method.request.FromString(head.message), arrays)
+        reply: Laden = answer(request, cast(grpc.ServicerContext, context))
         return reply
 
 

@@ -1,4 +1,4 @@
-"""What the C library does with memory that is freed: nothing else in a process asks for it so often.
+"""What the C library does with memory that is freed.
 
 A step takes and gives back arrays of megabytes. By default glibc returns such blocks to the kernel
 and gets them back page by page, each zeroed and faulted in anew: by `perf`, a tenth of a sparse-PS

@@ -20,14 +20,15 @@ from typing import Any, Generic, TypeVar, cast
 import grpc
 import prometheus_client
 
-from services.kit import errors, lane, rpc_answer, rpc_trail, tracing
-from services.kit.lane_server import LaneServer, LaneVerbs
+from services.kit import errors, rpc_answer, rpc_trail, tracing
+from services.kit.lane_server import LaneServer
 from services.kit.net import advertised
+from services.kit.rpc_answer import LadenVerbs
 from services.kit.rpc_metrics import ClientMetrics, RpcMetrics
 from services.kit.tls import Tls
 from services.kit.tracing import Tracing
 
-MAX_MESSAGE_BYTES = lane.MAX_MESSAGE_BYTES
+MAX_MESSAGE_BYTES = rpc_answer.MAX_MESSAGE_BYTES
 MAX_DETAILS = rpc_answer.MAX_DETAILS
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between retries
 _OPTIONS: Sequence[tuple[str, Any]] = (
@@ -69,12 +70,14 @@ def serve(
     threads: int = 16,
     tls: Tls | None = None,
     traces: Tracing = tracing.OFF,
-    lane: LaneVerbs | None = None,
+    laden: LadenVerbs | None = None,
+    lanes: bool = True,
 ) -> Server:
     """Starts a server on host:port (0 = a free port); `register` adds the servicers. With `tls` it
     takes calls of peers only; `traces` gets a span of every call that brings a trace. The verbs of
-    `lane` are answered by a lane too, unless there is `tls`: whoever wants proof of who calls wants
-    it of all.
+    `laden`, which `register` adds too, are answered with their arrays beside the messages, and over
+    a lane as well unless there is `tls`, for whoever wants proof of who calls wants it of all, or
+    no `lanes`.
 
     `threads` bounds the calls in progress: a server whose verbs wait for all trainers needs more of
     them than there are trainers. Raises Unavailable when the port is in use.
@@ -83,7 +86,7 @@ def serve(
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
         options=_OPTIONS,
-        interceptors=[rpc_answer.Interceptor(answering)],
+        interceptors=[rpc_answer.Interceptor(answering, laden)],
     )
     register(server)
     try:
@@ -97,8 +100,8 @@ def serve(
         raise errors.Unavailable(f"can't listen on {host}:{port}: {reason}") from error
     server.start()
     address = f"{advertised(host)}:{bound}"
-    beside = LaneServer.open(address, lane, answering) if lane and tls is None else None
-    return Server(server, address, beside)
+    lane = LaneServer.open(address, laden, answering) if laden and lanes and not tls else None
+    return Server(server, address, lane)
 
 
 def connect(

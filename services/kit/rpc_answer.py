@@ -4,23 +4,56 @@ to their caller's trail. Knows no verb by name.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import grpc
 
 from services.kit import errors, rpc_trail
+from services.kit.laden import Laden, Method
 from services.kit.rpc_metrics import RpcMetrics, service_and_verb
 from services.kit.rpc_trail import Answer
 from services.kit.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
+MAX_MESSAGE_BYTES = 1 << 30  # of a message with its arrays
 # A status message travels in a trailer: a longer one is refused by the peer's header limit, and the
 # code with it.
 MAX_DETAILS = 1_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LadenVerb:
+    """A verb with arrays beside its messages: `answer(request message, arrays)`."""
+
+    method: Method
+    answer: Callable[[Any, list[memoryview]], Laden]
+    keeps: bool  # may look at the arrays after it has answered
+
+    def __call__(self, request: Laden, _context: grpc.ServicerContext) -> Laden:
+        """As a method of a servicer."""
+        return self.answer(request.message, list(request.arrays))
+
+
+@dataclasses.dataclass(frozen=True)
+class LadenVerbs:
+    """Some verbs of a server, and the memory that their arrays come into over a lane."""
+
+    verbs: Sequence[LadenVerb]
+    room: Callable[[int], memoryview]  # see lane.Room
+
+    def by_path(self) -> dict[str, LadenVerb]:
+        return {verb.method.path: verb for verb in self.verbs}
+
+
+def joined(given: Iterable[LadenVerbs]) -> LadenVerbs | None:
+    """The verbs of all; None for none."""
+    all_of = list(given)
+    return LadenVerbs([v for g in all_of for v in g.verbs], all_of[0].room) if all_of else None
 
 
 class Answering:
@@ -55,10 +88,13 @@ class Answering:
 
 
 class Interceptor(grpc.ServerInterceptor):
-    """Lets a gRPC server answer that way."""
+    """Lets a gRPC server answer that way, and those of `laden` without their arrays being copied
+    into messages.
+    """
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, laden: LadenVerbs | None) -> None:
         self._answering = answering
+        self._laden = laden.by_path() if laden else {}
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         """See grpc.ServerInterceptor."""
@@ -66,17 +102,24 @@ class Interceptor(grpc.ServerInterceptor):
         if handler is None or handler.unary_unary is None:
             return handler
         brought = rpc_trail.carried(details.invocation_metadata)
-        metrics = self._answering.metrics
+        metrics, path = self._answering.metrics, details.method
+        verb, reader, writer = (
+            handler.unary_unary, handler.request_deserializer, handler.response_serializer
+        )  # fmt: skip
+        if path in self._laden:
+            verb = self._laden[path]
+            reader, writer = verb.method.read_request, verb.method.write_reply
         return grpc.unary_unary_rpc_method_handler(
-            self._answering.answer(handler.unary_unary, details.method, brought),
-            request_deserializer=metrics.reader(details.method, handler.request_deserializer),
-            response_serializer=metrics.writer(details.method, handler.response_serializer),
+            self._answering.answer(verb, path, brought),
+            request_deserializer=metrics.reader(path, reader),
+            response_serializer=metrics.writer(path, writer),
         )
 
 
 def _of_caller(request: Any) -> dict[str, int]:
     """Whose step a request belongs to, for a log line; most requests of training say so."""
-    caller = getattr(request, "caller", None)
+    message = request.message if isinstance(request, Laden) else request
+    caller = getattr(message, "caller", None)
     return {} if caller is None else {"caller_rank": caller.rank, "step": caller.step}
 
 

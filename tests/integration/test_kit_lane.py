@@ -18,8 +18,9 @@ import prometheus_client
 import pytest
 
 from services.kit import errors, lane, rpc, trail
-from services.kit.lane import Closed, Laden, Lane
-from services.kit.lane_server import LaneVerb, LaneVerbs, joined
+from services.kit.laden import Laden, Method
+from services.kit.lane import Closed, Lane
+from services.kit.rpc_answer import LadenVerb, LadenVerbs, joined
 from services.kit.rpc_metrics import ClientMetrics
 from services.wire import checkpoint_pb2, lane_pb2
 from tests.data import ROOT
@@ -27,9 +28,11 @@ from tests.fixtures.ports import LOOPBACK, find_free_port
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="lanes are Linux's")
 
-VERB, KEEPING = "/test.Echo/Echo", "/test.Echo/Keep"
-NAMES = {"service": "Echo", "verb": "Echo"}
 Request, Reply = checkpoint_pb2.ListRequest, checkpoint_pb2.ManifestRef
+ECHO, KEEP, NONE = (
+    Method(f"/test.Echo/{name}", Request, (), Reply, ()) for name in ("Echo", "Keep", "None")
+)
+NAMES = {"service": "Echo", "verb": "Echo"}
 
 
 def room(size: int) -> memoryview:
@@ -43,22 +46,24 @@ class Peer:
         self.registry = prometheus_client.CollectorRegistry()
         self.body: Callable[[checkpoint_pb2.ListRequest], object] = lambda _: None
         self.kept: list[memoryview] = []
-        verbs = {
-            VERB: LaneVerb(Request, self._echo, keeps=False),
-            KEEPING: LaneVerb(Request, self._keep, keeps=True),
-        }
+        verbs = [
+            LadenVerb(ECHO, self._echo, keeps=False),
+            LadenVerb(KEEP, self._keep, keeps=True),
+        ]
         self.server = rpc.serve(
             lambda _: None,
             host=LOOPBACK,
             port=0,
             registry=self.registry,
-            lane=LaneVerbs(verbs, room),
+            laden=LadenVerbs(verbs, room),
         )
         self.lane = Lane(self.server.address, room)
 
-    def ask(self, *arrays: bytes, name: str = "x", timeout: float = 5, verb: str = VERB) -> Laden:
+    def ask(
+        self, *arrays: bytes, name: str = "x", timeout: float = 5, verb: Method = ECHO
+    ) -> Laden:
         laden = Laden(Request(job=name), [memoryview(a) for a in arrays])
-        return self.lane.call(verb, laden, Reply, timeout)
+        return self.lane.call(verb, laden, timeout)
 
     def expect_echo(self, data: bytes) -> None:
         """The server is well."""
@@ -118,7 +123,7 @@ def test_more_arrays_than_one_write_takes(peer: Peer) -> None:
 
 def test_memory_of_arrays_is_used_again_unless_they_are_kept(peer: Peer) -> None:
     for text in (b"first", b"other"):
-        peer.ask(text, verb=KEEPING)
+        peer.ask(text, verb=KEEP)
     assert [bytes(a) for a in peer.kept] == [b"first", b"other"]
 
 
@@ -150,7 +155,7 @@ def test_a_bug_is_a_status_and_the_server_lives_on(
     peer.body = lambda _: None
     peer.expect_echo(b"still there")
     with pytest.raises(errors.NotFound, match=r"no verb /test.Echo/None on this lane"):
-        peer.ask(b"abc", verb="/test.Echo/None")
+        peer.ask(b"abc", verb=NONE)
     peer.expect_echo(b"and again")
 
 
@@ -171,8 +176,7 @@ def test_stop_and_close_end_a_wait() -> None:
     stopped = Lane(peer.server.address, room, stop)
     with ThreadPoolExecutor(2) as pool:
         calls = [
-            pool.submit(one.call, VERB, Laden(Request(), []), Reply, 20)
-            for one in (stopped, peer.lane)
+            pool.submit(one.call, ECHO, Laden(Request(), []), 20) for one in (stopped, peer.lane)
         ]
         time.sleep(0.2)
         stop.set()
@@ -214,7 +218,7 @@ def test_a_drain_lets_a_call_end_and_refuses_the_next() -> None:
         (frame(b"\xff\xff\xff"), "head: "),
         ((2**30 + 1).to_bytes(4, "little"), "head has 1073741825 bytes, at most 1073741824"),
         (
-            frame(lane_pb2.LaneRequest(method=VERB, arrays=[2**62, 2**62])),
+            frame(lane_pb2.LaneRequest(method=ECHO.path, arrays=[2**62, 2**62])),
             "arrays have 9223372036854775808 bytes, at most 1073741824",
         ),
     ],
@@ -233,14 +237,14 @@ def test_a_frame_that_is_none_is_answered_and_ends_its_connection(
 def test_a_request_that_cant_be_parsed_names_itself_and_keeps_its_connection(peer: Peer) -> None:
     with peer.raw() as connection:
         for _ in range(2):
-            head = lane_pb2.LaneRequest(method=VERB, message=b"\xff", arrays=[3])
+            head = lane_pb2.LaneRequest(method=ECHO.path, message=b"\xff", arrays=[3])
             connection.sendall(frame(head, b"abc" + bytes(61)))
             assert answer(connection).code == 3
 
 
 def test_random_bytes_and_cut_frames_end_connections_only(peer: Peer) -> None:
     rng = random.Random(5)
-    whole = frame(lane_pb2.LaneRequest(method=VERB, arrays=[100]), bytes(128))
+    whole = frame(lane_pb2.LaneRequest(method=ECHO.path, arrays=[100]), bytes(128))
     for turn in range(200):
         with peer.raw() as connection:
             cut = whole[: rng.randrange(len(whole))]
@@ -251,7 +255,7 @@ def test_random_bytes_and_cut_frames_end_connections_only(peer: Peer) -> None:
 def test_both_ends_count_the_same_bytes(peer: Peer) -> None:
     registry = prometheus_client.CollectorRegistry()
     counted = Lane(peer.server.address, room, metrics=ClientMetrics(registry))
-    counted.call(VERB, Laden(Request(job="abc"), [memoryview(bytes(1_000))]), Reply, 5)
+    counted.call(ECHO, Laden(Request(job="abc"), [memoryview(bytes(1_000))]), 5)
     counted.close()
     for direction, other in (("out", "in"), ("in", "out")):
         here = registry.get_sample_value(
@@ -276,9 +280,9 @@ def test_a_taken_name_leaves_grpc_alone(caplog: pytest.LogCaptureFixture) -> Non
     with socket.socket(socket.AF_UNIX) as taken:
         port = find_free_port()
         taken.bind(lane.socket_name(f"{LOOPBACK}:{port}") or "")
-        verbs = LaneVerbs({VERB: LaneVerb(Request, lambda _, a: Laden(Reply(), a), False)}, room)
+        verbs = LadenVerbs([LadenVerb(ECHO, lambda _, a: Laden(Reply(), a), False)], room)
         registry = prometheus_client.CollectorRegistry()
-        server = rpc.serve(lambda _: None, host=LOOPBACK, port=port, registry=registry, lane=verbs)
+        server = rpc.serve(lambda _: None, host=LOOPBACK, port=port, registry=registry, laden=verbs)
         assert "its calls come by gRPC" in caplog.text
         server.drain(1)
 

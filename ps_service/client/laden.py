@@ -1,5 +1,6 @@
-"""Stubs of servers on this machine: what a trainer calls each step goes over a lane, with its
-arrays beside the messages, the rest by gRPC. The server's end is `server.lanes`.
+"""Stubs of the servers as a trainer calls them: the verbs of `laden_verbs` with their arrays beside
+the messages, over a lane where the server is on this machine, else by gRPC like the rest. The other
+end is `server.laden`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from ps_service.laden_verbs import DENSE_PUSH, SPARSE_PULL, SPARSE_PUSH
 from ps_service.own import Rows, RowsPushed
 from services.kit.errors import Damaged, EmbermeshError
-from services.kit.lane import Laden, Lane
-from services.wire import ps_pb2, ps_pb2_grpc
+from services.kit.laden import Laden, Method
+from services.kit.lane import Lane
+from services.wire import ps_pb2_grpc
 
 _THREADS = 16  # calls under way to one server: a step's push, pulls of batches ahead
-_SERVICE = "/embermesh.wire.v1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,58 +32,67 @@ class Stepped:
     pause: bool
 
 
-class _Stub:
-    """Verbs by lane on threads of their own, or on the caller's."""
+class Way:
+    """How the verbs of one server that have arrays are called."""
 
-    def __init__(self, lane: Lane, threads: bool) -> None:
-        self._lane = lane
+    def __init__(self, channel: grpc.Channel, lane: Lane | None, *, threads: bool) -> None:
+        """Without `threads` a call over `lane` blocks its caller, who waits for this one alone."""
+        self.channel, self.lane = channel, lane
+        threads = threads and lane is not None
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lane") if threads else None
+
+    def verb(self, method: Method, read: Callable[[Laden], Any]) -> Any:
+        """A callable like those of a stub; `read` makes its replies."""
+        if self.lane is not None:
+            return _OverLane(self._pool, self.lane, method, read)
+        return self.channel.unary_unary(
+            method.path,
+            request_serializer=method.write_request,
+            response_deserializer=lambda data: read(method.read_reply(data)),
+        )
 
     def close(self) -> None:
         """Begins no further call and ends those under way."""
-        self._lane.close()
+        if self.lane is not None:
+            self.lane.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+        self.channel.close()
 
 
-class ShardLane(_Stub):
-    """A stub for `rpc.call_all`. Push takes a message and its gradients, Laden."""
+class ShardStub:
+    """Verbs of a sparse shard. Push takes a message and its gradients, Laden."""
 
-    def __init__(self, stub: ps_pb2_grpc.SparsePsStub, lane: Lane, *, threads: bool) -> None:
-        """Without `threads` a call by lane blocks its caller: for those who wait for one alone."""
-        super().__init__(lane, threads)
-        self.Configure, self.Claim = stub.Configure, stub.Claim
-        self.Leave, self.Removed = stub.Leave, stub.Removed
-        pull, push = f"{_SERVICE}.SparsePs/Pull", f"{_SERVICE}.SparsePs/Push"
-        self.Pull = _Verb(self._pool, lane, pull, ps_pb2.SparsePullReply, _rows)
-        self.Push = _Verb(self._pool, lane, push, ps_pb2.SparsePushReply, _rows_pushed)
+    def __init__(self, way: Way) -> None:
+        plain = ps_pb2_grpc.SparsePsStub(way.channel)
+        self.Configure, self.Claim = plain.Configure, plain.Claim
+        self.Leave, self.Removed = plain.Leave, plain.Removed
+        self.Pull = way.verb(SPARSE_PULL, _rows)
+        self.Push = way.verb(SPARSE_PUSH, _rows_pushed)
 
 
-class BlockLane(_Stub):
-    """A stub for `rpc.call_all`. Push takes a message and its gradient, Laden."""
+class BlockStub:
+    """Verbs of a dense block. Push takes a message and its gradient, Laden."""
 
-    def __init__(self, stub: ps_pb2_grpc.DensePsStub, lane: Lane, *, threads: bool) -> None:
-        """As ShardLane."""
-        super().__init__(lane, threads)
-        self.Configure, self.Claim, self.Pull = stub.Configure, stub.Claim, stub.Pull
-        self.Merge, self.Leave, self.Stats = stub.Merge, stub.Leave, stub.Stats
-        push = f"{_SERVICE}.DensePs/Push"
-        self.Push = _Verb(self._pool, lane, push, ps_pb2.DenseValuesReply, _stepped)
+    def __init__(self, way: Way) -> None:
+        plain = ps_pb2_grpc.DensePsStub(way.channel)
+        self.Configure, self.Claim, self.Pull = plain.Configure, plain.Claim, plain.Pull
+        self.Merge, self.Leave, self.Stats = plain.Merge, plain.Leave, plain.Stats
+        self.Push = way.verb(DENSE_PUSH, _stepped)
 
 
-class _Verb:
+class _OverLane:
     """One verb; `future` stands for that of `grpc.UnaryUnaryMultiCallable`."""
 
     def __init__(
         self,
         pool: ThreadPoolExecutor | None,
         lane: Lane,
-        method: str,
-        reply: type[Message],
+        method: Method,
         read: Callable[[Laden], Any],
     ) -> None:
-        self._pool, self._lane, self._method = pool, lane, method
-        self._reply, self._read = reply, read
+        self._pool, self._lane = pool, lane
+        self._method, self._read = method, read
 
     def future(self, request: Message | Laden, timeout: float) -> _Answer:
         laden = request if isinstance(request, Laden) else Laden(request, [])
@@ -96,9 +107,7 @@ class _Verb:
         if not answer.set_running_or_notify_cancel():
             return
         try:
-            answer.set_result(
-                self._read(self._lane.call(self._method, request, self._reply, timeout))
-            )
+            answer.set_result(self._read(self._lane.call(self._method, request, timeout)))
         except Exception as error:  # the caller finds it where gRPC's calls have theirs
             answer.set_exception(error)
 

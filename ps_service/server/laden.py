@@ -1,24 +1,20 @@
-"""The verbs that a trainer calls each step, as a lane takes them: gradients and rows lie beside
-their messages. What the arrays of each verb are is in ps.proto, "Lanes"; the client's end is
-`client.lanes`.
+"""The verbs of `laden_verbs` as servers answer them: arrays go from what has come to the shard or
+block and from there to what is sent, past the messages. The other end is `client.laden`.
 """
 
 from __future__ import annotations
 
 from ps_service import codec
+from ps_service.laden_verbs import DENSE_PUSH, SPARSE_PULL, SPARSE_PUSH
 from ps_service.server.dense import DenseServicer
 from ps_service.server.sparse import SparseServicer
 from services.kit.errors import InvalidInput
-from services.kit.lane import Laden
-from services.kit.lane_server import LaneVerb, LaneVerbs
+from services.kit.laden import Laden
+from services.kit.rpc_answer import LadenVerb, LadenVerbs
 from services.wire import ps_pb2
 
-SPARSE_PULL = "/embermesh.wire.v1.SparsePs/Pull"
-SPARSE_PUSH = "/embermesh.wire.v1.SparsePs/Push"
-DENSE_PUSH = "/embermesh.wire.v1.DensePs/Push"
 
-
-def sparse_verbs(servicer: SparseServicer) -> LaneVerbs:
+def sparse_verbs(servicer: SparseServicer) -> LadenVerbs:
     """Pull and Push of a shard."""
 
     def pull(request: ps_pb2.SparsePullRequest, arrays: list[memoryview]) -> Laden:
@@ -33,15 +29,15 @@ def sparse_verbs(servicer: SparseServicer) -> LaneVerbs:
         )
         return Laden(reply, [memoryview(rows.values) for rows in pushed.then])
 
-    verbs = {
-        SPARSE_PULL: LaneVerb(ps_pb2.SparsePullRequest, pull, keeps=False),
+    verbs = [
+        LadenVerb(SPARSE_PULL, pull, keeps=False),
         # One that waits for others is kept for them, also when its caller has given it up.
-        SPARSE_PUSH: LaneVerb(ps_pb2.SparsePushRequest, push, keeps=servicer.pushes_wait),
-    }
-    return LaneVerbs(verbs, codec.room)
+        LadenVerb(SPARSE_PUSH, push, keeps=servicer.pushes_wait),
+    ]
+    return LadenVerbs(verbs, codec.room)
 
 
-def dense_verbs(servicer: DenseServicer) -> LaneVerbs:
+def dense_verbs(servicer: DenseServicer) -> LadenVerbs:
     """Push of a block."""
 
     def push(request: ps_pb2.DensePushRequest, arrays: list[memoryview]) -> Laden:
@@ -51,7 +47,7 @@ def dense_verbs(servicer: DenseServicer) -> LaneVerbs:
         return Laden(reply, [memoryview(stepped.values)])
 
     # Whether pushes wait for each other changes with the trainers that are there.
-    return LaneVerbs({DENSE_PUSH: LaneVerb(ps_pb2.DensePushRequest, push, keeps=True)}, codec.room)
+    return LadenVerbs([LadenVerb(DENSE_PUSH, push, keeps=True)], codec.room)
 
 
 def _expect(arrays: list[memoryview], count: int) -> None:
