@@ -189,13 +189,7 @@ class SparseClient(Peers[ShardStub]):
             message.counts.extend(part.counts.tolist())
             message.keys, message.key_coding = part.packed_keys
             message.then.extend(then_read)
-            if shard == self._embedded:
-                packed = codec.pack_values(grads[part.values], self._coding)
-                message.grads, message.clipped, message.flushed = packed
-                return message
-            laid = codec.view_values(grads[part.values], self._coding)
-            message.clipped, message.flushed = laid.clipped, laid.flushed
-            return Laden(message, [laid.data])
+            return self._encoded(shard, message, grads[part.values])
 
         requests = {i: request(i, part) for i, part in enumerate(plan.shards)}
         replies = self._ask_shards(lambda stub: stub.Push, requests)
@@ -240,6 +234,18 @@ class SparseClient(Peers[ShardStub]):
         order = sorted(requests, key=lambda shard: shard == self._direct)
         replies = dict(zip(order, self.ask(verb, [(i, requests[i]) for i in order]), strict=True))
         return [replies[i] for i in requests]
+
+    def _encoded(
+        self, shard: int, message: ps_pb2.SparsePushRequest, grads: NDArray[np.float32]
+    ) -> ps_pb2.SparsePushRequest | Laden:
+        """The push with its gradients, in this client's coding, where the shard takes them."""
+        if shard == self._embedded:
+            packed = codec.pack_values(grads, self._coding)
+            message.grads, message.clipped, message.flushed = packed
+            return message
+        laid = codec.view_values(grads, self._coding)
+        message.clipped, message.flushed = laid.clipped, laid.flushed
+        return Laden(message, [laid.data])
 
     def _read(
         self, shard: int, part: ShardSlice, step: int, seconds: int, *, read_only: bool = False
