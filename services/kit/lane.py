@@ -170,6 +170,8 @@ class Lane:
         self._metrics, self._traces = metrics, traces or tracing.OFF
         self._lock = threading.Lock()
         self._idle: list[socket.socket] | None = [self._connect()]  # None: closed
+        if metrics is not None:
+            metrics.lanes.inc()
 
     def call(self, method: Method, request: Laden, timeout: float) -> Laden:
         """The answer to one call. Raises the error family's class of its status, Unavailable when
@@ -188,7 +190,11 @@ class Lane:
     def close(self) -> None:
         """Ends the connections; of calls under way as soon as they are over."""
         with self._lock:
-            idle, self._idle = self._idle or [], None
+            if self._idle is None:
+                return
+            idle, self._idle = self._idle, None
+        if self._metrics is not None:
+            self._metrics.lanes.dec()
         for connection in idle:
             connection.close()
 

@@ -65,6 +65,12 @@ class ClientMetrics:
             registry=registry,
         )
 
+        self.lanes = prometheus_client.Gauge(
+            "embermesh_rpc_client_lanes",
+            "Servers that this process calls over a lane instead of by gRPC.",
+            registry=registry,
+        )
+
     def count(self, method: str, *, received: int, sent: int) -> None:
         """One call of `method` over a lane."""
         _count(self._bytes, method, received, sent)

@@ -256,7 +256,10 @@ def test_both_ends_count_the_same_bytes(peer: Peer) -> None:
     registry = prometheus_client.CollectorRegistry()
     counted = Lane(peer.server.address, room, metrics=ClientMetrics(registry))
     counted.call(ECHO, Laden(Request(job="abc"), [memoryview(bytes(1_000))]), 5)
-    counted.close()
+    assert registry.get_sample_value("embermesh_rpc_client_lanes") == 1
+    for _ in range(2):
+        counted.close()
+    assert registry.get_sample_value("embermesh_rpc_client_lanes") == 0
     for direction, other in (("out", "in"), ("in", "out")):
         here = registry.get_sample_value(
             "embermesh_rpc_client_bytes_total", {**NAMES, "direction": direction}
