@@ -58,12 +58,14 @@ def socket_name(address: str) -> str | None:
     return name if supported else None
 
 
-def prepare(connection: socket.socket, *waits: int) -> None:
-    """Makes the given kinds of wait, SO_RCVTIMEO and SO_SNDTIMEO, wake up now and then. Raises
-    Closed for another user's process.
-    """
-    for option in waits:
-        connection.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL)
+def limit_waits(connection: socket.socket, *kinds: int) -> None:
+    """Makes the given kinds of wait, SO_RCVTIMEO and SO_SNDTIMEO, wake up now and then."""
+    for kind in kinds:
+        connection.setsockopt(socket.SOL_SOCKET, kind, _TIMEVAL)
+
+
+def expect_own_user(connection: socket.socket) -> None:
+    """Raises Closed when the other end is another user's process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     if _PEER.unpack(credentials)[1] != os.getuid():
         raise Closed("the other end belongs to another user")
@@ -265,8 +267,9 @@ class Lane:
 
         connection = socket.socket(socket.AF_UNIX)
         try:
+            limit_waits(connection, socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
             connection.connect(self._name)
-            prepare(connection, socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
+            expect_own_user(connection)
             hello = bytearray(len(HELLO))
             _fill(connection, memoryview(hello), waiting)
             if hello != HELLO:

@@ -109,7 +109,8 @@ class LaneServer:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            lane.prepare(connection, socket.SO_SNDTIMEO)
+            lane.limit_waits(connection, socket.SO_SNDTIMEO)
+            lane.expect_own_user(connection)
             connection.sendall(lane.HELLO)
             buffer = _Buffer(self._room)
             while not self._draining.is_set():
