@@ -10,12 +10,14 @@ import grpc
 
 from ps_service.server.assignment import Assignment
 from ps_service.server.dense import DenseServicer
+from ps_service.server.laden import dense_verbs, sparse_verbs
 from ps_service.server.metrics import DenseMetrics, SparseMetrics
 from ps_service.server.replacements import Replacements
 from ps_service.server.sparse import SparseServicer
 from services.kit import member, rpc
 from services.kit.discovery import Phase, Role
 from services.kit.member import MemberProcess
+from services.kit.rpc_answer import LadenVerbs
 from services.kit.storage import Storage
 from services.wire import ps_pb2_grpc
 
@@ -33,6 +35,7 @@ def serve_sparse(process: MemberProcess, stop: threading.Event) -> None:
         assignment,
         lambda server: ps_pb2_grpc.add_SparsePsServicer_to_server(servicer, server),
         servicer,
+        sparse_verbs(servicer),
     )
 
 
@@ -46,6 +49,7 @@ def serve_dense(process: MemberProcess, stop: threading.Event) -> None:
         assignment,
         lambda server: ps_pb2_grpc.add_DensePsServicer_to_server(servicer, server),
         servicer,
+        dense_verbs(servicer),
     )
 
 
@@ -55,6 +59,7 @@ def _serve(
     assignment: Assignment,
     register: Callable[[grpc.Server], None],
     servicer: SparseServicer | DenseServicer,
+    laden: LadenVerbs,
 ) -> None:
     server = rpc.serve(
         register,
@@ -64,6 +69,7 @@ def _serve(
         threads=assignment.threads,
         tls=process.tls,
         traces=process.traces,
+        laden=laden,
     )
     process.update(address=server.address)
     run = process.run

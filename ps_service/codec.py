@@ -32,11 +32,31 @@ class Packed(NamedTuple):
     flushed: int = 0  # not zero, and now zero
 
 
+class Laid(NamedTuple):
+    """As Packed, beside a message instead of in it."""
+
+    data: memoryview
+    clipped: int = 0
+    flushed: int = 0
+
+
 def pack_floats(values: NDArray[np.float32]) -> bytes:
     """float32 of any shape, row-major. Raises TypeError for another dtype: nothing is rounded
     silently.
     """
     return _pack(values, FLOAT)
+
+
+def view_floats(values: NDArray[np.float32]) -> memoryview:
+    """The bytes of `pack_floats` where they lie, for contiguous `values`. Raises like it."""
+    if values.dtype != FLOAT:
+        raise TypeError(f"array is {values.dtype}, expected {FLOAT}")
+    return values.data.cast("B")
+
+
+def room(size: int) -> memoryview:
+    """Memory for arrays of `size` bytes, whatever was in it before."""
+    return np.empty(size, np.uint8).data
 
 
 def pack_keys(keys: NDArray[np.uint64]) -> bytes:
@@ -45,8 +65,8 @@ def pack_keys(keys: NDArray[np.uint64]) -> bytes:
 
 
 def unpack_floats(data: bytes | memoryview, field: str, count: int) -> NDArray[np.float32]:
-    """(count,) read-only view of `data`. Raises InvalidInput that names `field`, its length and the
-    expected one.
+    """(count,) read-only view of `data`, or a copy of what is not aligned. Raises InvalidInput that
+    names `field`, its length and the expected one.
     """
     return _unpack(data, field, count, FLOAT)
 
@@ -77,8 +97,16 @@ def pack_values(values: NDArray[np.float32], coding: ps_pb2.ValueCoding) -> Pack
     return Packed(*_native.encode_values(values, _NAMES[coding]))
 
 
+def view_values(values: NDArray[np.float32], coding: ps_pb2.ValueCoding) -> Laid:
+    """As `pack_values`, without a copy of contiguous values that need no encoding."""
+    if coding == ps_pb2.VALUE_CODING_FP32:
+        return Laid(view_floats(values))
+    packed = pack_values(values, coding)
+    return Laid(memoryview(packed.data), packed.clipped, packed.flushed)
+
+
 def unpack_values(
-    data: bytes, coding: ps_pb2.ValueCoding, field: str, count: int
+    data: bytes | memoryview, coding: ps_pb2.ValueCoding, field: str, count: int
 ) -> NDArray[np.float32]:
     """(count,) values; a view of `data`, read-only, where it is not encoded.
 
@@ -152,4 +180,5 @@ def _unpack(data: bytes | memoryview, field: str, count: int, dtype: np.dtype[An
         raise InvalidInput(
             f"{field} has {len(data)} bytes, expected {expected} ({count} x {dtype.name})"
         )
-    return np.frombuffer(data, dtype=dtype)
+    array = np.frombuffer(data, dtype=dtype)
+    return array if array.flags.aligned else array.copy()  # what we write is aligned

@@ -12,9 +12,11 @@ import prometheus_client
 
 from ps_service.server.assignment import Assignment
 from ps_service.server.dense import DenseServicer
+from ps_service.server.laden import dense_verbs, sparse_verbs
 from ps_service.server.metrics import DenseMetrics, SparseMetrics
 from ps_service.server.sparse import SparseServicer
 from services.kit.discovery import Role, Run
+from services.kit.rpc_answer import LadenVerbs
 from services.kit.storage import Storage
 from services.wire import ps_pb2_grpc
 
@@ -24,6 +26,7 @@ class Embedded(Protocol):
 
     role: Role
     threads: int  # that its gRPC server needs
+    laden: LadenVerbs  # its verbs with arrays beside their messages
     status: Callable[[], dict[str, Any]]  # for its lease
     close: Callable[[], None]  # ends waits, so that the gRPC server can drain
 
@@ -47,6 +50,7 @@ class EmbeddedShard:
         assignment = Assignment.of_sparse(run, rank, shard_threads)
         self.role, self.threads = Role.SPARSE_PS, assignment.threads
         self.servicer = SparseServicer(assignment, Storage(), SparseMetrics(registry))
+        self.laden = sparse_verbs(self.servicer)
         self.status: Callable[[], dict[str, Any]] = self.servicer.status
         self.close: Callable[[], None] = self.servicer.close
 
@@ -63,6 +67,7 @@ class EmbeddedBlock:
         assignment = Assignment.of_dense(run, rank)
         self.role, self.threads = Role.DENSE_PS, assignment.threads
         self.servicer = DenseServicer(assignment, Storage(), DenseMetrics(registry))
+        self.laden = dense_verbs(self.servicer)
         self.status: Callable[[], dict[str, Any]] = self.servicer.status
         self.close: Callable[[], None] = self.servicer.close
 

@@ -27,6 +27,7 @@ from services.kit import member, rpc
 from services.kit.discovery import Phase, Role, Run
 from services.kit.errors import EmbermeshError
 from services.kit.member import MemberProcess
+from services.kit.rpc_answer import joined
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.storage import Storage
 from services.wire import trainer_pb2_grpc
@@ -163,6 +164,7 @@ def _serve(process: MemberProcess, gate: PauseGate, own: Sequence[Embedded]) -> 
         threads=CONTROL_THREADS + sum(embedded.threads for embedded in own),
         tls=process.tls,
         traces=process.traces,
+        laden=joined(embedded.laden for embedded in own),
     )
     process.update(address=server.address)
     for embedded in own:

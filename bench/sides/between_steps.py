@@ -1,5 +1,5 @@
 """What the sparse side costs a trainer between two steps: with and without reading rows ahead, and
-with the shard in another process or in this one.
+with the shard in another process, by gRPC and over a lane, or in this one.
 
 Without it a trainer waits for its push, then for the rows of the next batch. With it the push
 brings the rows it changed, and the others were read beside the step. One shard, batches of the
@@ -44,12 +44,21 @@ RUN = Run(
     owners=[0] * PARTITIONS,
 )
 
+IDENTITY: dict[str, Any] = {"generation": 1, "epoch": 1, "rank": 0}
 
-def serve(pipe: Connection) -> None:
+
+def serve(pipe: Connection, by_lane: bool) -> None:
     """A shard in a process of its own, until the other end closes."""
     registry = prometheus_client.CollectorRegistry()
     shard = EmbeddedShard(RUN, 0, registry)
-    server = rpc.serve(shard.register, host="127.0.0.1", port=0, registry=registry)
+    server = rpc.serve(
+        shard.register,
+        host="127.0.0.1",
+        port=0,
+        registry=registry,
+        laden=shard.laden,
+        lanes=by_lane,
+    )
     pipe.send(server.address)
     pipe.recv()
     shard.close()
@@ -102,24 +111,32 @@ def measure(client: SparseClient, layout: Layout, batches: list[KeyPlan]) -> dic
     return {n: round(1e3 * float(np.percentile(s, PERCENTILE)), 2) for n, s in seconds.items()}
 
 
+def remote(layout: Layout, batches: list[KeyPlan], *, by_lane: bool) -> dict[str, float]:
+    """As `measure`, with the shard in another process."""
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, by_lane))
+    process.start()
+    with SparseClient([here.recv()], **IDENTITY) as client:
+        seconds = measure(client, layout, batches)
+    here.send("end")
+    process.join(20)
+    return seconds
+
+
 def main() -> None:
     args = w.arguments(__doc__)
     spec = w.job(SOURCE.format(1), args.batch_size)
     layout = build_layout(spec, load_model(spec))
     batches = plans(layout, args.batch_size)
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there,))
-    process.start()
-    identity: dict[str, Any] = {"generation": 1, "epoch": 1, "rank": 0}
-    with SparseClient([here.recv()], **identity) as client:
-        remote = measure(client, layout, batches)
-    here.send("end")
-    process.join(20)
+    found = {
+        name: remote(layout, batches, by_lane=by_lane)
+        for name, by_lane in (("grpc", False), ("lane", True))
+    }
     shard = EmbeddedShard(RUN, 0, prometheus_client.CollectorRegistry())
-    with SparseClient([""], **identity, own=shard.servicer) as client:
-        embedded = measure(client, layout, batches)
+    with SparseClient([""], **IDENTITY, own=shard.servicer) as client:
+        found["embedded"] = measure(client, layout, batches)
     shard.close()
-    sys.stdout.write(json.dumps({"remote": remote, "embedded": embedded}) + "\n")
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

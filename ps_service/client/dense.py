@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.client.laden import BlockStub
 from ps_service.client.local import LocalBlock
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.own import BlockPush, OwnBlock
@@ -21,10 +22,11 @@ from ps_service.ranges import BatchRange
 from ps_service.tables import NO_OPTIONS, UpdateOptions
 from services.api.manifest import PositionEntry
 from services.kit.errors import Conflict, InvalidInput
+from services.kit.laden import Laden
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
 from services.kit.tracing import Tracing
-from services.wire import ps_pb2, ps_pb2_grpc
+from services.wire import ps_pb2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ class DenseSide(Protocol):
         """Closes the channels."""
 
 
-class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
+class DenseClient(Peers[BlockStub]):
     """Talks to block i at addresses[i]. Thread-safe once configured."""
 
     def __init__(
@@ -91,7 +93,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         self._direct = None if own is None else rank
         super().__init__(
             "dense-PS",
-            ps_pb2_grpc.DensePsStub,
+            BlockStub,
             addresses,
             generation=generation,
             epoch=epoch,
@@ -102,7 +104,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             metrics=metrics,
             tls=tls,
             # It has the verbs that are called here.
-            own={} if self._own is None else {rank: cast(ps_pb2_grpc.DensePsStub, self._own)},
+            own={} if self._own is None else {rank: cast(BlockStub, self._own)},
             traces=traces,
         )
         self._places: list[slice] = []  # of each block in the flat array
@@ -162,7 +164,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
         """
         places = self.places(grads, "grads")
 
-        def request(block: int, place: slice) -> ps_pb2.DensePushRequest | BlockPush:
+        def request(block: int, place: slice) -> Laden | BlockPush:
             message = ps_pb2.DensePushRequest(
                 caller=self.caller(step),
                 samples=samples,
@@ -172,8 +174,7 @@ class DenseClient(Peers[ps_pb2_grpc.DensePsStub]):
             )
             if block == self._direct:
                 return BlockPush(message, grads[place])
-            message.grads = codec.pack_floats(grads[place])
-            return message
+            return Laden(message, [codec.view_floats(grads[place])])
 
         # The own block comes last: it may work on this thread, and the others meanwhile.
         order = sorted(range(len(self)), key=lambda block: block == self._direct)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-import grpc
-
+from ps_service import codec
+from ps_service.client.laden import Way
 from ps_service.ranges import position_to_proto
 from services.api.manifest import PositionEntry
 from services.kit import rpc
+from services.kit.lane import Closed, Lane
 from services.kit.rpc import Call
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
@@ -36,7 +38,7 @@ class Peers(Generic[StubT]):
     def __init__(
         self,
         role: str,
-        stub: Callable[[grpc.Channel], StubT],
+        stub: Callable[[Way], StubT],
         addresses: Sequence[str],
         *,
         generation: int,
@@ -52,24 +54,34 @@ class Peers(Generic[StubT]):
     ) -> None:
         """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
         configure; `metrics` counts bytes; with `traces` calls carry their caller's trail. Servers
-        of this process are called through their stub in `own`.
+        of this process are called through their stub in `own`, those of this machine over a lane
+        unless there is `tls`.
         """
         own = own or {}
         self.names = [
             f"{role} {i} {'of this process' if i in own else f'at {a}'}"
             for i, a in enumerate(addresses)
         ]
-        channels = {
-            i: rpc.connect(a, tls, metrics, traces) for i, a in enumerate(addresses) if i not in own
-        }
-        self._channels = list(channels.values())
-        self.stubs = [own[i] if i in own else stub(channels[i]) for i in range(len(addresses))]
+
+        def way(address: str) -> Way:
+            channel, lane = rpc.connect(address, tls, metrics, traces), None
+            if tls is None:
+                with suppress(Closed):  # it is on another machine
+                    lane = Lane(address, codec.room, stop, metrics, traces)
+            return Way(channel, lane, threads=len(addresses) > 1)
+
+        self._ways = {i: way(a) for i, a in enumerate(addresses) if i not in own}
+        self.stubs = [own[i] if i in own else stub(self._ways[i]) for i in range(len(addresses))]
         self._generation, self._epoch = generation, epoch
         self._rank, self._incarnation = rank, incarnation
         self._timeout, self._stop = timeout, stop
 
     def __len__(self) -> int:
         return len(self.stubs)
+
+    def has_lane(self, server: int) -> bool:
+        """Whether the verbs of a server that have arrays are called over a lane."""
+        return server in self._ways and self._ways[server].lane is not None
 
     def caller(self, step: int) -> ps_pb2.Caller:
         """This trainer at `step`."""
@@ -105,9 +117,9 @@ class Peers(Generic[StubT]):
         return self.ask(verb, everyone, at_least_seconds=at_least_seconds)
 
     def close(self) -> None:
-        """Closes the channels."""
-        for channel in self._channels:
-            channel.close()
+        """Closes the channels and lanes."""
+        for way in self._ways.values():
+            way.close()
 
     def __enter__(self: PeersT) -> PeersT:
         return self

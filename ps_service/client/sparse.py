@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_service import codec
+from ps_service.client.laden import ShardStub
 from ps_service.client.local import LocalShard
 from ps_service.client.peers import CALL_SECONDS, CONFIGURE_SECONDS, Peers
 from ps_service.client.plan import KeyPart, KeyPlan, ShardSlice
@@ -22,10 +23,11 @@ from ps_service.ranges import BatchRange
 from ps_service.tables import TableSpec
 from services.api.manifest import PositionEntry
 from services.kit.errors import InvalidInput
+from services.kit.laden import Laden
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
 from services.kit.tracing import Tracing
-from services.wire import ps_pb2, ps_pb2_grpc
+from services.wire import ps_pb2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Removed:
     complete: bool  # no other key was removed since the last call
 
 
-class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
+class SparseClient(Peers[ShardStub]):
     """Talks to shard i at addresses[i]. Thread-safe."""
 
     def __init__(
@@ -87,10 +89,11 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         # Which shard takes arrays as they are. Its rows and gradients are rounded as those of
         # others are: where they travel with fewer bits, by messages.
         exact = self._coding == ps_pb2.VALUE_CODING_FP32
-        self._direct = rank if own is not None and exact else None
+        self._embedded = rank if own is not None else None
+        self._direct = self._embedded if exact else None
         super().__init__(
             "sparse-PS",
-            ps_pb2_grpc.SparsePsStub,
+            ShardStub,
             addresses,
             generation=generation,
             epoch=epoch,
@@ -102,7 +105,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
             tls=tls,
             traces=traces,
             # It has the verbs that are called here.
-            own={} if self._own is None else {rank: cast(ps_pb2_grpc.SparsePsStub, self._own)},
+            own={} if self._own is None else {rank: cast(ShardStub, self._own)},
         )
 
     def close(self) -> None:
@@ -169,7 +172,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
 
         seconds, counts = self._event_time(event_time), plan.key_counts
 
-        def request(shard: int, part: ShardSlice) -> ps_pb2.SparsePushRequest | RowPush:
+        def request(shard: int, part: ShardSlice) -> ps_pb2.SparsePushRequest | Laden | RowPush:
             then_read = [self._read(shard, n.keys.shards[shard], n.step, seconds) for n in then]
             message = ps_pb2.SparsePushRequest(
                 caller=self.caller(step),
@@ -185,10 +188,8 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
                 return RowPush(message, part.counts, part.plain_keys, grads[part.values], then_read)
             message.counts.extend(part.counts.tolist())
             message.keys, message.key_coding = part.packed_keys
-            packed = codec.pack_values(grads[part.values], self._coding)
-            message.grads, message.clipped, message.flushed = packed
             message.then.extend(then_read)
-            return message
+            return self._encoded(shard, message, grads[part.values])
 
         requests = {i: request(i, part) for i, part in enumerate(plan.shards)}
         replies = self._ask_shards(lambda stub: stub.Push, requests)
@@ -225,7 +226,7 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         self.ask_all(lambda stub: stub.Leave, request)
 
     def _ask_shards(
-        self, verb: Callable[[ps_pb2_grpc.SparsePsStub], Any], requests: Mapping[int, Any]
+        self, verb: Callable[[ShardStub], Any], requests: Mapping[int, Any]
     ) -> list[Any]:
         """Replies in the order of `requests`, by shard. The one that works on this thread comes
         last, so that the others work meanwhile.
@@ -233,6 +234,18 @@ class SparseClient(Peers[ps_pb2_grpc.SparsePsStub]):
         order = sorted(requests, key=lambda shard: shard == self._direct)
         replies = dict(zip(order, self.ask(verb, [(i, requests[i]) for i in order]), strict=True))
         return [replies[i] for i in requests]
+
+    def _encoded(
+        self, shard: int, message: ps_pb2.SparsePushRequest, grads: NDArray[np.float32]
+    ) -> ps_pb2.SparsePushRequest | Laden:
+        """The push with its gradients, in this client's coding, where the shard takes them."""
+        if shard == self._embedded:
+            packed = codec.pack_values(grads, self._coding)
+            message.grads, message.clipped, message.flushed = packed
+            return message
+        laid = codec.view_values(grads, self._coding)
+        message.clipped, message.flushed = laid.clipped, laid.flushed
+        return Laden(message, [laid.data])
 
     def _read(
         self, shard: int, part: ShardSlice, step: int, seconds: int, *, read_only: bool = False

@@ -118,12 +118,15 @@ class DenseServicer(SharedVerbs, ps_pb2_grpc.DensePsServicer):
         self, request: ps_pb2.DensePushRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.DenseValuesReply:
         """See ps.proto."""
-        state = self._admitted(request.caller)
-        grads = codec.unpack_floats(request.grads, "grads", state.place.size)
-        stepped = self._push(request, grads)
+        stepped = self.take(request, request.grads)
         return ps_pb2.DenseValuesReply(
             values=stepped.values, version=stepped.version, pause=stepped.pause
         )
+
+    def take(self, request: ps_pb2.DensePushRequest, grads: bytes | memoryview) -> Stepped:
+        """Push, with `grads` for that of the request."""
+        size = self._admitted(request.caller).place.size
+        return self._push(request, codec.unpack_floats(grads, "grads", size))
 
     @property
     def pushes_wait(self) -> bool:

@@ -34,12 +34,14 @@ def read_of(request: ps_pb2.SparsePullRequest, dims: NDArray[np.int64]) -> RowRe
     return RowRead(request, counts, keys)
 
 
-def gradient_of(request: ps_pb2.SparsePushRequest, dims: NDArray[np.int64]) -> Gradient:
-    """The push; as `read_of`."""
+def gradient_of(
+    request: ps_pb2.SparsePushRequest, grads: bytes | memoryview, dims: NDArray[np.int64]
+) -> Gradient:
+    """The push, whose gradients are `grads`, in the request's coding; as `read_of`."""
     counts, floats = _counts(request.counts, dims)
     keys = codec.unpack_table_keys(request.keys, request.key_coding, "keys", counts)
-    grads = codec.unpack_values(request.grads, request.value_coding, "grads", floats)
-    return gradient_with(request, counts, keys, grads)
+    values = codec.unpack_values(grads, request.value_coding, "grads", floats)
+    return gradient_with(request, counts, keys, values)
 
 
 def gradient_with(

@@ -99,8 +99,12 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
         self, request: ps_pb2.SparsePullRequest, _context: grpc.ServicerContext
     ) -> ps_pb2.SparsePullReply:
         """See ps.proto."""
+        return ps_pb2.SparsePullReply(values=self.read(request))
+
+    def read(self, request: ps_pb2.SparsePullRequest) -> bytes:
+        """Pull: the values of its reply."""
         state = self._admitted(request.caller)
-        return ps_pb2.SparsePullReply(values=self._read(read_of(request, state.dims), state))
+        return self._read(read_of(request, state.dims), state)
 
     def pull_rows(self, read: RowRead) -> Rows:
         """Pull for the trainer of this process."""
@@ -112,16 +116,21 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
         """See ps.proto. In mode sync `applied` and `missing` are those of the whole step of all
         trainers.
         """
-        state = self._admitted(request.caller)
-        gradient = gradient_of(request, state.dims)
-        then = [read_of(pull, self._admitted(pull.caller).dims) for pull in request.then]
-        pushed = self._push_once(state, request, gradient)
+        pushed = self.take(request, request.grads)
         return ps_pb2.SparsePushReply(
             applied=pushed.applied,
             missing=pushed.missing,
             duplicate=pushed.duplicate,
-            then=[ps_pb2.SparsePullReply(values=self._read(read, state)) for read in then],
+            then=[ps_pb2.SparsePullReply(values=bytes(rows.values)) for rows in pushed.then],
         )
+
+    def take(self, request: ps_pb2.SparsePushRequest, grads: bytes | memoryview) -> RowsPushed:
+        """Push, with `grads` for those of the request."""
+        state = self._admitted(request.caller)
+        gradient = gradient_of(request, grads, state.dims)
+        then = [read_of(pull, self._admitted(pull.caller).dims) for pull in request.then]
+        pushed = self._push_once(state, request, gradient)
+        return dataclasses.replace(pushed, then=[Rows(self._read(read, state)) for read in then])
 
     @property
     def pushes_wait(self) -> bool:

@@ -134,5 +134,9 @@ def from_grpc(error: grpc.RpcError, peer: str) -> EmbermeshError:
     details = error.details() if isinstance(error, grpc.Call) else str(error)
     if code == grpc.StatusCode.CANCELLED:  # what a draining server's grace didn't cover
         code = grpc.StatusCode.UNAVAILABLE
-    kind = next((k for k in _FAMILY if k.code == code), EmbermeshError)
-    return kind(f"{peer}: {details or code.name}")
+    return kind_of(code)(f"{peer}: {details or code.name}")
+
+
+def kind_of(code: grpc.StatusCode) -> type[EmbermeshError]:
+    """The family's class for a status."""
+    return next((k for k in _FAMILY if k.code == code), EmbermeshError)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import prometheus_client
 
-from services.kit import config, errors, lifecycle, telemetry, tls, tracing, usage
+from services.kit import config, errors, lifecycle, memory, telemetry, tls, tracing, usage
 from services.kit.discovery import Heartbeat, Member, Phase, Registry, Role, Run, connect
 from services.kit.telemetry import LogFields
 from services.kit.tls import Tls
@@ -174,4 +174,5 @@ def main(role: Role, body: Callable[[MemberProcess, threading.Event], None]) -> 
         finally:
             process.close(failure)
 
+    memory.keep_freed()
     lifecycle.main(supervised)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import logging
 import queue
 import random
 import threading
@@ -21,18 +20,16 @@ from typing import Any, Generic, TypeVar, cast
 import grpc
 import prometheus_client
 
-from services.kit import errors, rpc_trail, tracing
+from services.kit import errors, rpc_answer, rpc_trail, tracing
+from services.kit.lane_server import LaneServer
 from services.kit.net import advertised
-from services.kit.rpc_metrics import ClientMetrics, RpcMetrics, service_and_verb
+from services.kit.rpc_answer import LadenVerbs
+from services.kit.rpc_metrics import ClientMetrics, RpcMetrics
 from services.kit.tls import Tls
 from services.kit.tracing import Tracing
 
-log = logging.getLogger(__name__)
-
-MAX_MESSAGE_BYTES = 1 << 30
-# A status message travels in a trailer: a longer one is refused by the peer's header limit, and the
-# code with it.
-MAX_DETAILS = 1_000
+MAX_MESSAGE_BYTES = rpc_answer.MAX_MESSAGE_BYTES
+MAX_DETAILS = rpc_answer.MAX_DETAILS
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds between retries
 _OPTIONS: Sequence[tuple[str, Any]] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -49,52 +46,19 @@ _OPTIONS: Sequence[tuple[str, Any]] = (
 _Reply = TypeVar("_Reply")
 
 
-class _Interceptor(grpc.ServerInterceptor):
-    def __init__(self, metrics: RpcMetrics, traces: Tracing) -> None:
-        self._metrics, self._traces = metrics, traces
-
-    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        handler = continuation(details)
-        if handler is None or handler.unary_unary is None:
-            return handler
-        service, verb = service_and_verb(details.method)
-
-        def answer(request: Any, context: grpc.ServicerContext) -> Any:
-            code, start = grpc.StatusCode.OK, time.perf_counter()
-            try:
-                return handler.unary_unary(request, context)
-            except errors.EmbermeshError as error:
-                code = error.code
-                context.abort(code, _shortened(str(error)))
-            except Exception as error:  # a bug becomes a status: the server lives on
-                code = grpc.StatusCode.INTERNAL
-                about = {"fields": _of_caller(request)}
-                log.exception("%s/%s failed", service, verb, extra=about)
-                context.abort(code, _shortened(f"{type(error).__name__}: {error}"))
-            finally:
-                self._metrics.seconds.labels(service, verb).observe(time.perf_counter() - start)
-                self._metrics.outcomes.labels(service, verb, code.name).inc()
-
-        brought = rpc_trail.carried(details.invocation_metadata)
-        return grpc.unary_unary_rpc_method_handler(
-            rpc_trail.followed(answer, details.method, brought, self._traces)
-            if brought
-            else answer,
-            request_deserializer=self._metrics.reader(details.method, handler.request_deserializer),
-            response_serializer=self._metrics.writer(details.method, handler.response_serializer),
-        )
-
-
 class Server:
     """A started gRPC server and the address others reach it at."""
 
-    def __init__(self, server: grpc.Server, address: str) -> None:
-        self._server = server
+    def __init__(self, server: grpc.Server, address: str, lane: LaneServer | None = None) -> None:
+        self._server, self._lane = server, lane
         self.address = address
 
     def drain(self, seconds: float) -> None:
         """Refuses new calls, lets running ones finish for at most `seconds`."""
-        self._server.stop(grace=seconds).wait(seconds + 1)
+        stopped = self._server.stop(grace=seconds)
+        if self._lane is not None:
+            self._lane.drain(seconds)
+        stopped.wait(seconds + 1)
 
 
 def serve(
@@ -106,17 +70,23 @@ def serve(
     threads: int = 16,
     tls: Tls | None = None,
     traces: Tracing = tracing.OFF,
+    laden: LadenVerbs | None = None,
+    lanes: bool = True,
 ) -> Server:
     """Starts a server on host:port (0 = a free port); `register` adds the servicers. With `tls` it
-    takes calls of peers only; `traces` gets a span of every call that brings a trace.
+    takes calls of peers only; `traces` gets a span of every call that brings a trace. The verbs of
+    `laden`, which `register` adds too, are answered with their arrays beside the messages, and over
+    a lane as well unless there is `tls`, for whoever wants proof of who calls wants it of all, or
+    no `lanes`.
 
     `threads` bounds the calls in progress: a server whose verbs wait for all trainers needs more of
     them than there are trainers. Raises Unavailable when the port is in use.
     """
+    answering = rpc_answer.Answering(RpcMetrics(registry), traces)
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
         options=_OPTIONS,
-        interceptors=[_Interceptor(RpcMetrics(registry), traces)],
+        interceptors=[rpc_answer.Interceptor(answering, laden)],
     )
     register(server)
     try:
@@ -129,7 +99,9 @@ def serve(
         reason = "the port is in use, or the address is not this machine's"
         raise errors.Unavailable(f"can't listen on {host}:{port}: {reason}") from error
     server.start()
-    return Server(server, f"{advertised(host)}:{bound}")
+    address = f"{advertised(host)}:{bound}"
+    lane = LaneServer.open(address, laden, answering) if laden and lanes and not tls else None
+    return Server(server, address, lane)
 
 
 def connect(
@@ -310,13 +282,3 @@ def _family(error: grpc.RpcError, peer: str, timeout: float) -> errors.Embermesh
         # gRPC's own words don't say how long; a server's DeadlineExceeded brings better ones.
         return errors.DeadlineExceeded(f"{peer}: no answer within {timeout:g} s")
     return failure
-
-
-def _of_caller(request: Any) -> dict[str, int]:
-    """Whose step a request belongs to, for a log line; most requests of training say so."""
-    caller = getattr(request, "caller", None)
-    return {} if caller is None else {"caller_rank": caller.rank, "step": caller.step}
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_DETAILS else text[: MAX_DETAILS - 1] + "…"

@@ -40,6 +40,10 @@ class RpcMetrics:
             registry=registry,
         )
 
+    def count(self, method: str, *, received: int, sent: int) -> None:
+        """One call of `method` that came over a lane."""
+        _count(self._bytes, method, received, sent)
+
     def reader(self, method: str, parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
         """`parse`, counting what it reads as requests of `method`."""
         return _counted_reader(parse, self._bytes.labels(*service_and_verb(method), "in"))
@@ -60,6 +64,16 @@ class ClientMetrics:
             ["service", "verb", "direction"],
             registry=registry,
         )
+
+        self.lanes = prometheus_client.Gauge(
+            "embermesh_rpc_client_lanes",
+            "Servers that this process calls over a lane instead of by gRPC.",
+            registry=registry,
+        )
+
+    def count(self, method: str, *, received: int, sent: int) -> None:
+        """One call of `method` over a lane."""
+        _count(self._bytes, method, received, sent)
 
     def watch(self, channel: grpc.Channel) -> None:
         """Counts the calls of the stubs made from `channel` after this."""
@@ -84,6 +98,12 @@ def service_and_verb(method: str) -> tuple[str, str]:
     """Names in a method's path: of /embermesh.wire.v1.SparsePs/Pull they are SparsePs and Pull."""
     service, verb = method.rsplit("/", 1)
     return service.rsplit(".", 1)[-1].removeprefix("/"), verb
+
+
+def _count(counter: prometheus_client.Counter, method: str, received: int, sent: int) -> None:
+    names = service_and_verb(method)
+    counter.labels(*names, "in").inc(received)
+    counter.labels(*names, "out").inc(sent)
 
 
 def _counted_reader(

@@ -34,6 +34,13 @@ def carry(channel: grpc.Channel, traces: Tracing) -> None:
     channel.unary_unary = unary_unary  # type: ignore[method-assign]
 
 
+def metadata(call: tracing.OutgoingCall) -> Sequence[tuple[str, str]]:
+    """What `call` carries of the present trail; see `carried`."""
+    request_id = trail.present().request_id
+    more = ((_REQUEST_ID, request_id),) if request_id else ()
+    return (*more, *call.metadata)
+
+
 def carried(metadata: Sequence[tuple[str, str | bytes]] | None) -> Mapping[str, str]:
     """What a call brought of its caller's trail; empty for most."""
     return {
@@ -101,6 +108,4 @@ class _Carrying(grpc.UnaryUnaryMultiCallable):  # type: ignore[type-arg]  # gene
 
 def _with(named: dict[str, Any], call: tracing.OutgoingCall) -> dict[str, Any]:
     """The arguments of a call, with the trail in its metadata."""
-    request_id = trail.present().request_id
-    more = ((_REQUEST_ID, request_id),) if request_id else ()
-    return {**named, "metadata": (*(named.get("metadata") or ()), *more, *call.metadata)}
+    return {**named, "metadata": (*(named.get("metadata") or ()), *metadata(call))}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prometheus_client
 import pytest
 
 from ps_service import _native, halves
@@ -16,6 +17,7 @@ from ps_service.client.kstep import KStepClient, period
 from ps_service.server.assignment import Pace
 from ps_service.tables import NO_OPTIONS, UpdateOptions
 from services.kit.errors import Conflict, DeadlineExceeded, InvalidInput
+from services.kit.rpc_metrics import ClientMetrics
 from services.wire import ps_pb2
 from tests.fixtures.kstep_reference import Rule, simulate
 from tests.fixtures.ps_batches import TABLES
@@ -159,16 +161,27 @@ def test_periods_double_until_they_are_k() -> None:
 
 
 class Counting(DenseClient):
-    """Counts the bytes of arrays both ways, and the calls."""
+    """Counts the calls."""
 
-    sent = calls = 0
+    calls = 0
 
     def ask(self, verb: Any, requests: Any, **other: Any) -> list[Any]:
         listed = list(requests)
-        replies = super().ask(verb, listed, **other)
-        self.sent += sum(r.ByteSize() for _, r in listed) + sum(r.ByteSize() for r in replies)
         self.calls += len(listed)
-        return replies
+        return super().ask(verb, listed, **other)
+
+
+def moved(registry: prometheus_client.CollectorRegistry) -> float:
+    """Bytes of pushes and merges, both ways."""
+    return sum(
+        registry.get_sample_value(
+            "embermesh_rpc_client_bytes_total",
+            {"service": "DensePs", "verb": verb, "direction": way},
+        )
+        or 0.0
+        for verb in ("Push", "Merge")
+        for way in ("in", "out")
+    )
 
 
 def test_dense_traffic_is_divided_by_k() -> None:
@@ -181,13 +194,15 @@ def test_dense_traffic_is_divided_by_k() -> None:
     for pace in (Pace.TOGETHER, Pace.MERGED):
         with PsCluster(pace=pace, dense=2) as cluster:
             addresses = [s.server.address for s in cluster.dense]
-            with Counting(addresses, generation=1, epoch=cluster.shard_map.epoch, rank=0) as wire:
+            registry = prometheus_client.CollectorRegistry()
+            caller: dict[str, Any] = {"generation": 1, "epoch": cluster.shard_map.epoch, "rank": 0}
+            with Counting(addresses, metrics=ClientMetrics(registry), **caller) as wire:
                 client = kstep(cluster, 0, k, wire) if pace is Pace.MERGED else wire
                 client.configure("adam", ADAM, initial)
-                wire.sent = wire.calls = 0
+                wire.calls = 0
                 for step in range(1, steps + 1):
                     client.push(grad, step=step, samples=1, pause=False)
-                sent[pace], calls[pace] = wire.sent, wire.calls
+                sent[pace], calls[pace] = moved(registry), wire.calls
     assert calls == {Pace.TOGETHER: 2 * steps, Pace.MERGED: 2 * (60 + 3)}
     assert sent[Pace.MERGED] <= sent[Pace.TOGETHER] / 7
     assert sent[Pace.MERGED] / 63 == pytest.approx(sent[Pace.TOGETHER] / steps, rel=0.02)

@@ -23,6 +23,7 @@ from ps_service.server.dense_paces import Together
 from services.api import manifest as manifests
 from services.api.manifest import PositionEntry
 from services.kit.errors import Conflict, Damaged
+from services.kit.laden import Laden
 from services.kit.storage import Storage
 from tests.fixtures.ps_batches import TABLES, plan, random_batch
 from tests.fixtures.ps_cluster import PsCluster
@@ -97,9 +98,9 @@ class Trainer:
 
 def only(ask: Any, servers: set[int]) -> Any:
     def partial(verb: Any, requests: Iterable[tuple[int, Any]], **other: Any) -> Any:
-        sent = [(i, r) for i, r in requests if not hasattr(r, "grads") or i in servers]
+        sent = [(i, r) for i, r in requests if not isinstance(r, Laden) or i in servers]
         replies = ask(verb, sent, **other)
-        if any(hasattr(r, "grads") for _, r in sent) or not sent:
+        if any(isinstance(r, Laden) for _, r in sent) or not sent:
             raise Killed
         return replies
 
