@@ -29,8 +29,8 @@ struct alignas(64) Bucket {
     return hash;
   }
 
-  // Bit 2 * i: whether hash i of the five is `hash`. Without a branch per hash, because which one it
-  // is cannot be predicted.
+  // Bit 2 * i: whether hash i of the five is `hash`. Without a branch per hash, because which one
+  // it is cannot be predicted.
   [[nodiscard]] unsigned equal_hashes(std::uint64_t hash) const noexcept {
 #ifdef __SSE2__
     // Halves of 32 bits are compared and narrowed to a bit each; a hash is equal if both are.

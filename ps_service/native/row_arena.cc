@@ -18,8 +18,8 @@ std::uint32_t RowArena::units_for(std::size_t floats) noexcept {
 RowArena::RowArena(SlabPool& pool, std::uint32_t units, RowNumber bound) noexcept
     : row_bytes_(units * kUnitBytes),
       slab_rows_(static_cast<std::uint32_t>(pool.slab_bytes() / row_bytes_)),
-      slab_words_(std::bit_ceil(
-          static_cast<std::uint32_t>((slab_rows_ + kWordBits - 1) / kWordBits))),
+      slab_words_(
+          std::bit_ceil(static_cast<std::uint32_t>((slab_rows_ + kWordBits - 1) / kWordBits))),
       pool_(&pool) {
   place_bits_ = static_cast<std::uint32_t>(std::bit_width(slab_rows_ - 1));
   place_mask_ = (std::uint32_t{1} << place_bits_) - 1;

@@ -96,7 +96,9 @@ void prefetch_list(const std::vector<T>& list) noexcept {
   constexpr std::size_t kPerLine = kCacheLine / sizeof(T);
   constexpr std::size_t kMost = 16 * kPerLine;
   const std::size_t end = list.size() < kMost ? list.size() : kMost;
-  for (std::size_t i = 0; i < end; i += kPerLine) prefetch_line<Cache::kFirst>(list.data() + i);
+  for (std::size_t i = 0; i < end; i += kPerLine) {
+    prefetch_line<Cache::kFirst>(static_cast<const void*>(list.data() + i));
+  }
 }
 
 }  // namespace embermesh
