@@ -60,9 +60,12 @@ struct Ftrl {
       const double after_root = root(after);
       const double z = linear[i] + (rate * g - (after_root - root(before)) / lr * weights[i]);
       const double denominator = (after_root + beta) / lr + 2.0 * l2;
+      // std::clamp gives references, of which a compiler makes branches instead of vectors.
+      const double raised = z < -l1 ? -l1 : z;
+      const double solved = ((raised > l1 ? l1 : raised) - z) / denominator;
       // A zero accumulator that never saw a gradient says nothing about the weight: keep it.
-      const double solved = (std::clamp(z, -l1, l1) - z) / denominator;
-      weights[i] = denominator > 0.0 ? static_cast<float>(solved) : weights[i];
+      const double kept = weights[i];
+      weights[i] = static_cast<float>(denominator > 0.0 ? solved : kept);
       accumulator[i] = static_cast<float>(after);
       linear[i] = static_cast<float>(z);
     }
