@@ -1,5 +1,5 @@
 """What the sparse side costs a trainer between two steps: with and without reading rows ahead, and
-with the shard in another process, by gRPC and over a lane, or in this one.
+with the shard in another process, by gRPC and over a bypass, or in this one.
 
 Without it a trainer waits for its push, then for the rows of the next batch. With it the push
 brings the rows it changed, and the others were read beside the step. One shard, batches of the
@@ -47,7 +47,7 @@ RUN = Run(
 IDENTITY: dict[str, Any] = {"generation": 1, "epoch": 1, "rank": 0}
 
 
-def serve(pipe: Connection, by_lane: bool) -> None:
+def serve(pipe: Connection, by_bypass: bool) -> None:
     """A shard in a process of its own, until the other end closes."""
     registry = prometheus_client.CollectorRegistry()
     shard = EmbeddedShard(RUN, 0, registry)
@@ -57,7 +57,7 @@ def serve(pipe: Connection, by_lane: bool) -> None:
         port=0,
         registry=registry,
         laden=shard.laden,
-        lanes=by_lane,
+        bypass=by_bypass,
     )
     pipe.send(server.address)
     pipe.recv()
@@ -111,10 +111,10 @@ def measure(client: SparseClient, layout: Layout, batches: list[KeyPlan]) -> dic
     return {n: round(1e3 * float(np.percentile(s, PERCENTILE)), 2) for n, s in seconds.items()}
 
 
-def remote(layout: Layout, batches: list[KeyPlan], *, by_lane: bool) -> dict[str, float]:
+def remote(layout: Layout, batches: list[KeyPlan], *, by_bypass: bool) -> dict[str, float]:
     """As `measure`, with the shard in another process."""
     here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, by_lane))
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, by_bypass))
     process.start()
     with SparseClient([here.recv()], **IDENTITY) as client:
         seconds = measure(client, layout, batches)
@@ -129,8 +129,8 @@ def main() -> None:
     layout = build_layout(spec, load_model(spec))
     batches = plans(layout, args.batch_size)
     found = {
-        name: remote(layout, batches, by_lane=by_lane)
-        for name, by_lane in (("grpc", False), ("lane", True))
+        name: remote(layout, batches, by_bypass=by_bypass)
+        for name, by_bypass in (("grpc", False), ("bypass", True))
     }
     shard = EmbeddedShard(RUN, 0, prometheus_client.CollectorRegistry())
     with SparseClient([""], **IDENTITY, own=shard.servicer) as client:

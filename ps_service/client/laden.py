@@ -1,6 +1,6 @@
 """Stubs of the servers as a trainer calls them: the verbs of `laden_verbs` with their arrays beside
-the messages, over a lane where the server is on this machine, else by gRPC like the rest. The other
-end is `server.laden`.
+the messages, over a bypass where the server is on this machine, else by gRPC like the rest. The
+other end is `server.laden`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from google.protobuf.message import Message
 
 from ps_service.laden_verbs import DENSE_PUSH, SPARSE_PULL, SPARSE_PUSH
 from ps_service.own import Rows, RowsPushed
+from services.kit.bypass import Bypass
 from services.kit.errors import Damaged, EmbermeshError
 from services.kit.laden import Laden, Method
-from services.kit.lane import Lane
 from services.wire import ps_pb2_grpc
 
 _THREADS = 16  # calls under way to one server: a step's push, pulls of batches ahead
@@ -35,16 +35,16 @@ class Stepped:
 class Way:
     """How the verbs of one server that have arrays are called."""
 
-    def __init__(self, channel: grpc.Channel, lane: Lane | None, *, threads: bool) -> None:
-        """Without `threads` a call over `lane` blocks its caller, who waits for this one alone."""
-        self.channel, self.lane = channel, lane
-        threads = threads and lane is not None
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lane") if threads else None
+    def __init__(self, channel: grpc.Channel, bypass: Bypass | None, *, threads: bool) -> None:
+        """Without `threads` a call over `bypass` blocks its caller, who waits for it alone."""
+        self.channel, self.bypass = channel, bypass
+        threads = threads and bypass is not None
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="bypass") if threads else None
 
     def verb(self, method: Method, read: Callable[[Laden], Any]) -> Any:
         """A callable like those of a stub; `read` makes its replies."""
-        if self.lane is not None:
-            return _OverLane(self._pool, self.lane, method, read)
+        if self.bypass is not None:
+            return _OverBypass(self._pool, self.bypass, method, read)
         return self.channel.unary_unary(
             method.path,
             request_serializer=method.write_request,
@@ -53,8 +53,8 @@ class Way:
 
     def close(self) -> None:
         """Begins no further call and ends those under way."""
-        if self.lane is not None:
-            self.lane.close()
+        if self.bypass is not None:
+            self.bypass.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self.channel.close()
@@ -81,17 +81,17 @@ class BlockStub:
         self.Push = way.verb(DENSE_PUSH, _stepped)
 
 
-class _OverLane:
+class _OverBypass:
     """One verb; `future` stands for that of `grpc.UnaryUnaryMultiCallable`."""
 
     def __init__(
         self,
         pool: ThreadPoolExecutor | None,
-        lane: Lane,
+        bypass: Bypass,
         method: Method,
         read: Callable[[Laden], Any],
     ) -> None:
-        self._pool, self._lane = pool, lane
+        self._pool, self._bypass = pool, bypass
         self._method, self._read = method, read
 
     def future(self, request: Message | Laden, timeout: float) -> _Answer:
@@ -107,7 +107,7 @@ class _OverLane:
         if not answer.set_running_or_notify_cancel():
             return
         try:
-            answer.set_result(self._read(self._lane.call(self._method, request, timeout)))
+            answer.set_result(self._read(self._bypass.call(self._method, request, timeout)))
         except Exception as error:  # the caller finds it where gRPC's calls have theirs
             answer.set_exception(error)
 

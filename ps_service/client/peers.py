@@ -18,7 +18,7 @@ from ps_service.client.laden import Way
 from ps_service.ranges import position_to_proto
 from services.api.manifest import PositionEntry
 from services.kit import rpc
-from services.kit.lane import Closed, Lane
+from services.kit.bypass import Bypass, Closed
 from services.kit.rpc import Call
 from services.kit.rpc_metrics import ClientMetrics
 from services.kit.tls import Tls
@@ -54,7 +54,7 @@ class Peers(Generic[StubT]):
     ) -> None:
         """`stop` ends running calls with Unavailable; `timeout` in seconds bounds each verb but
         configure; `metrics` counts bytes; with `traces` calls carry their caller's trail. Servers
-        of this process are called through their stub in `own`, those of this machine over a lane
+        of this process are called through their stub in `own`, those of this machine over a bypass
         unless there is `tls`.
         """
         own = own or {}
@@ -64,11 +64,11 @@ class Peers(Generic[StubT]):
         ]
 
         def way(address: str) -> Way:
-            channel, lane = rpc.connect(address, tls, metrics, traces), None
+            channel, bypass = rpc.connect(address, tls, metrics, traces), None
             if tls is None:
                 with suppress(Closed):  # it is on another machine
-                    lane = Lane(address, codec.room, stop, metrics, traces)
-            return Way(channel, lane, threads=len(addresses) > 1)
+                    bypass = Bypass(address, codec.room, stop, metrics, traces)
+            return Way(channel, bypass, threads=len(addresses) > 1)
 
         self._ways = {i: way(a) for i, a in enumerate(addresses) if i not in own}
         self.stubs = [own[i] if i in own else stub(self._ways[i]) for i in range(len(addresses))]
@@ -79,9 +79,9 @@ class Peers(Generic[StubT]):
     def __len__(self) -> int:
         return len(self.stubs)
 
-    def has_lane(self, server: int) -> bool:
-        """Whether the verbs of a server that have arrays are called over a lane."""
-        return server in self._ways and self._ways[server].lane is not None
+    def has_bypass(self, server: int) -> bool:
+        """Whether the verbs of a server that have arrays are called over a bypass."""
+        return server in self._ways and self._ways[server].bypass is not None
 
     def caller(self, step: int) -> ps_pb2.Caller:
         """This trainer at `step`."""
@@ -117,7 +117,7 @@ class Peers(Generic[StubT]):
         return self.ask(verb, everyone, at_least_seconds=at_least_seconds)
 
     def close(self) -> None:
-        """Closes the channels and lanes."""
+        """Closes the channels and bypasses."""
         for way in self._ways.values():
             way.close()
 

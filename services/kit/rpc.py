@@ -21,7 +21,7 @@ import grpc
 import prometheus_client
 
 from services.kit import errors, rpc_answer, rpc_trail, tracing
-from services.kit.lane_server import LaneServer
+from services.kit.bypass_server import BypassServer
 from services.kit.net import advertised
 from services.kit.rpc_answer import LadenVerbs
 from services.kit.rpc_metrics import ClientMetrics, RpcMetrics
@@ -49,15 +49,17 @@ _Reply = TypeVar("_Reply")
 class Server:
     """A started gRPC server and the address others reach it at."""
 
-    def __init__(self, server: grpc.Server, address: str, lane: LaneServer | None = None) -> None:
-        self._server, self._lane = server, lane
+    def __init__(
+        self, server: grpc.Server, address: str, bypass: BypassServer | None = None
+    ) -> None:
+        self._server, self._bypass = server, bypass
         self.address = address
 
     def drain(self, seconds: float) -> None:
         """Refuses new calls, lets running ones finish for at most `seconds`."""
         stopped = self._server.stop(grace=seconds)
-        if self._lane is not None:
-            self._lane.drain(seconds)
+        if self._bypass is not None:
+            self._bypass.drain(seconds)
         stopped.wait(seconds + 1)
 
 
@@ -71,13 +73,13 @@ def serve(
     tls: Tls | None = None,
     traces: Tracing = tracing.OFF,
     laden: LadenVerbs | None = None,
-    lanes: bool = True,
+    bypass: bool = True,
 ) -> Server:
     """Starts a server on host:port (0 = a free port); `register` adds the servicers. With `tls` it
     takes calls of peers only; `traces` gets a span of every call that brings a trace. The verbs of
     `laden`, which `register` adds too, are answered with their arrays beside the messages, and over
-    a lane as well unless there is `tls`, for whoever wants proof of who calls wants it of all, or
-    no `lanes`.
+    a bypass as well unless there is `tls`, for whoever wants proof of who calls wants it of all, or
+    no `bypass`.
 
     `threads` bounds the calls in progress: a server whose verbs wait for all trainers needs more of
     them than there are trainers. Raises Unavailable when the port is in use.
@@ -100,8 +102,9 @@ def serve(
         raise errors.Unavailable(f"can't listen on {host}:{port}: {reason}") from error
     server.start()
     address = f"{advertised(host)}:{bound}"
-    lane = LaneServer.open(address, laden, answering) if laden and lanes and not tls else None
-    return Server(server, address, lane)
+    opens = bypass and tls is None
+    beside = BypassServer.open(address, laden, answering) if laden and opens else None
+    return Server(server, address, beside)
 
 
 def connect(

@@ -1,5 +1,5 @@
-"""How a verb is answered, over gRPC or a lane: errors become statuses, calls are counted and belong
-to their caller's trail. Knows no verb by name.
+"""How a verb is answered, over gRPC or a bypass: errors become statuses, calls are counted and
+belong to their caller's trail. Knows no verb by name.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class LadenVerb:
 
 @dataclasses.dataclass(frozen=True)
 class LadenVerbs:
-    """Some verbs of a server, and the memory that their arrays come into over a lane."""
+    """Some verbs of a server, and the memory that their arrays come into over a bypass."""
 
     verbs: Sequence[LadenVerb]
-    room: Callable[[int], memoryview]  # see lane.Room
+    room: Callable[[int], memoryview]  # see bypass.Room
 
     def by_path(self) -> dict[str, LadenVerb]:
         return {verb.method.path: verb for verb in self.verbs}

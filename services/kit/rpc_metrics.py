@@ -41,7 +41,7 @@ class RpcMetrics:
         )
 
     def count(self, method: str, *, received: int, sent: int) -> None:
-        """One call of `method` that came over a lane."""
+        """One call of `method` that came over a bypass."""
         _count(self._bytes, method, received, sent)
 
     def reader(self, method: str, parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -65,14 +65,14 @@ class ClientMetrics:
             registry=registry,
         )
 
-        self.lanes = prometheus_client.Gauge(
-            "embermesh_rpc_client_lanes",
-            "Servers that this process calls over a lane instead of by gRPC.",
+        self.bypasses = prometheus_client.Gauge(
+            "embermesh_rpc_client_bypasses",
+            "Servers that this process calls over a bypass instead of by gRPC.",
             registry=registry,
         )
 
     def count(self, method: str, *, received: int, sent: int) -> None:
-        """One call of `method` over a lane."""
+        """One call of `method` over a bypass."""
         _count(self._bytes, method, received, sent)
 
     def watch(self, channel: grpc.Channel) -> None:

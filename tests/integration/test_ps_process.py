@@ -76,7 +76,7 @@ def test_processes_serve_a_run_and_drain_on_sigterm(run: Run, processes, members
     batch = random_batch(1, 4)
     keys = plan(ShardMap.from_run(run), batch)
     with sparse, dense, ThreadPoolExecutor(2) as pool:
-        assert sparse.has_lane(0) and dense.has_lane(0)
+        assert sparse.has_bypass(0) and dense.has_bypass(0)
         assert sparse.configure(TABLES, 0) == 0
         initial = np.arange(3, dtype=np.float32)
         np.testing.assert_array_equal(dense.configure("sgd", {"lr": 0.1}, initial), initial)

@@ -17,9 +17,9 @@ from ps_service import codec
 from ps_service.client.sparse import SparseClient
 from services.api import spec as jobspec
 from services.kit import config, rpc
+from services.kit.bypass import Bypass, Closed
 from services.kit.discovery import Registry, Role
 from services.kit.errors import Unavailable
-from services.kit.lane import Closed, Lane
 from services.kit.tls import Tls
 from services.wire import ps_pb2, ps_pb2_grpc
 from tests.data import ROOT
@@ -60,9 +60,9 @@ def test_a_process_gets_its_certificates_from_the_gateway_and_insists_on_them(
             rpc.call(stub.Configure, nothing, peer="sparse-ps", timeout=1.0)
         peer = Tls(authority.issue(tmp_path / "trainer", "trainer"))
         with SparseClient([member.address], **caller, timeout=10.0, tls=peer) as known:
-            assert not known.has_lane(0), "mTLS is for everybody"
+            assert not known.has_bypass(0), "mTLS is for everybody"
             with pytest.raises(Closed):
-                Lane(member.address, codec.room)
+                Bypass(member.address, codec.room)
             assert known.configure(TABLES, 0) == 0
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""The server's end of a lane: a thread for each connection, which answers its calls in turn.
+"""The server's end of a bypass: a thread for each connection, which answers its calls in turn.
 
 Verbs are answered as by gRPC, see `rpc_answer`. A frame that is none ends its connection, after an
 answer that says why. Knows no verb by name.
@@ -16,11 +16,11 @@ from typing import NoReturn, cast
 import grpc
 from google.protobuf.message import DecodeError
 
-from services.kit import errors, lane, rpc_trail
+from services.kit import bypass, errors, rpc_trail
+from services.kit.bypass import Closed, Room
 from services.kit.laden import Laden
-from services.kit.lane import Closed, Room
 from services.kit.rpc_answer import Answering, LadenVerb, LadenVerbs
-from services.wire import lane_pb2
+from services.wire import bypass_pb2
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class _Context:
         return self.status
 
 
-class LaneServer:
+class BypassServer:
     """Answers calls until it is drained."""
 
     def __init__(self, listener: socket.socket, verbs: LadenVerbs, answering: Answering) -> None:
@@ -56,14 +56,14 @@ class LaneServer:
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._draining = threading.Event()
-        self._accepting = threading.Thread(target=self._accept, name="lane", daemon=True)
+        self._accepting = threading.Thread(target=self._accept, name="bypass", daemon=True)
         listener.listen()
         self._accepting.start()
 
     @classmethod
-    def open(cls, address: str, verbs: LadenVerbs, answering: Answering) -> LaneServer | None:
-        """The lane beside the gRPC server at `address`; None where there can't be one."""
-        name = lane.socket_name(address)
+    def open(cls, address: str, verbs: LadenVerbs, answering: Answering) -> BypassServer | None:
+        """The bypass beside the gRPC server at `address`; None where there can't be one."""
+        name = bypass.socket_name(address)
         if name is None:
             return None
         listener = socket.socket(socket.AF_UNIX)
@@ -71,7 +71,7 @@ class LaneServer:
             listener.bind(name)
         except OSError as error:  # somebody else's; callers find out that it isn't ours
             listener.close()
-            log.warning("no lane at %s: %s; its calls come by gRPC", address, error)
+            log.warning("no bypass at %s: %s; its calls come by gRPC", address, error)
             return None
         return cls(listener, verbs, answering)
 
@@ -98,7 +98,7 @@ class LaneServer:
             except OSError:  # drained
                 return
             thread = threading.Thread(
-                target=self._serve, args=(connection,), name="lane-call", daemon=True
+                target=self._serve, args=(connection,), name="bypass-call", daemon=True
             )
             with self._lock:
                 if len(self._connections) >= MAX_CONNECTIONS or self._draining.is_set():
@@ -109,16 +109,16 @@ class LaneServer:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            lane.limit_waits(connection, socket.SO_SNDTIMEO)
-            lane.expect_own_user(connection)
-            connection.sendall(lane.HELLO)
+            bypass.limit_waits(connection, socket.SO_SNDTIMEO)
+            bypass.expect_own_user(connection)
+            connection.sendall(bypass.HELLO)
             buffer = _Buffer(self._room)
             while not self._draining.is_set():
                 self._answer(connection, buffer)
         except (Closed, OSError):  # the caller is gone, or this server is
             pass
         except Exception:  # a bug ends a connection, not the server
-            log.exception("a lane's connection failed")
+            log.exception("a bypass's connection failed")
         finally:
             with self._lock:
                 del self._connections[connection]
@@ -127,16 +127,16 @@ class LaneServer:
     def _answer(self, connection: socket.socket, buffer: _Buffer) -> None:
         """One call. Raises Closed when there is none, and after a frame that is none."""
         context = _Context()
-        head, answer, unread = lane_pb2.LaneRequest(), Laden(lane_pb2.LaneReply(), []), True
+        head, answer, unread = bypass_pb2.BypassRequest(), Laden(bypass_pb2.BypassReply(), []), True
         try:
-            head = lane_pb2.LaneRequest.FromString(lane.receive_head(connection, _idle))
+            head = bypass_pb2.BypassRequest.FromString(bypass.receive_head(connection, _idle))
             verb = self._by_path.get(head.method)
             keeps = verb is None or verb.keeps
             room = self._room if keeps else buffer.room
-            arrays = lane.receive_arrays(connection, head.arrays, room, _idle)
+            arrays = bypass.receive_arrays(connection, head.arrays, room, _idle)
             unread = False
             if verb is None:
-                raise errors.NotFound(f"no verb {head.method} on this lane")
+                raise errors.NotFound(f"no verb {head.method} on this bypass")
             answer = self._run(verb, head, arrays, context)
         except _Aborted:
             pass
@@ -144,8 +144,8 @@ class LaneServer:
             context.status, context.details = grpc.StatusCode.INVALID_ARGUMENT, f"head: {error}"
         except errors.EmbermeshError as error:
             context.status, context.details = error.code, str(error)
-        reply = lane_pb2.LaneReply(
-            code=lane.number_of(context.status),
+        reply = bypass_pb2.BypassReply(
+            code=bypass.number_of(context.status),
             details=context.details,
             message=answer.message.SerializeToString(),
             arrays=[a.nbytes for a in answer.arrays],
@@ -154,14 +154,14 @@ class LaneServer:
             received = len(head.message) + sum(head.arrays)
             sent = len(reply.message) + sum(reply.arrays)
             self._answering.metrics.count(head.method, received=received, sent=sent)
-        lane.send(connection, reply, answer.arrays, _Patience(_SEND_SECONDS))
+        bypass.send(connection, reply, answer.arrays, _Patience(_SEND_SECONDS))
         if unread:
             raise Closed("what follows a bad head can't be told from arrays")
 
     def _run(
         self,
         verb: LadenVerb,
-        head: lane_pb2.LaneRequest,
+        head: bypass_pb2.BypassRequest,
         arrays: list[memoryview],
         context: _Context,
     ) -> Laden:
@@ -181,7 +181,7 @@ class _Buffer:
         self._room, self._memory = room, memoryview(b"")
 
     def room(self, size: int) -> memoryview:
-        """See `lane.Room`; what it gave before is given anew."""
+        """See `bypass.Room`; what it gave before is given anew."""
         if self._memory.nbytes < size:
             self._memory = self._room(size)
         return self._memory[:size]

@@ -1,9 +1,9 @@
-"""A lane: a Unix socket beside a gRPC server, for calls between processes of one machine.
+"""A bypass: a Unix socket beside a gRPC server, for calls between processes of one machine.
 
 gRPC for Python copies a message some ten times between two processes and holds the interpreter for
-most of that. A lane sends arrays from where they lie to where they stay: the kernel's two copies
-are the only ones. It has gRPC's statuses, deadlines and trails; the server's end is `lane_server`,
-the frames are in docs/formats.md, "Lanes". Knows no verb by name.
+most of that. A bypass sends arrays from where they lie to where they stay: the kernel's two copies
+are the only ones. It has gRPC's statuses, deadlines and trails; the server's end is
+`bypass_server`, the frames are in docs/formats.md, "Bypasses". Knows no verb by name.
 
 The socket's name is the server's address in Linux's abstract namespace, which belongs to a network
 namespace: who finds it is on the same host as seen by the network, and nothing is left behind.
@@ -29,9 +29,9 @@ from services.kit.laden import Laden, Method
 from services.kit.rpc_answer import MAX_MESSAGE_BYTES
 from services.kit.rpc_metrics import ClientMetrics, service_and_verb
 from services.kit.tracing import Tracing
-from services.wire import lane_pb2
+from services.wire import bypass_pb2
 
-HELLO = b"embermesh lane 1"  # what a server says first; another version is another lane
+HELLO = b"embermesh bypass 1"  # what a server says first; another version is another bypass
 _LOOK_SECONDS = 0.1  # how often a wait looks whether it must end
 _CONNECT_SECONDS = 2.0
 _ALIGNED = 64  # bytes; arrays begin at multiples of it behind the head
@@ -52,8 +52,8 @@ class Closed(Exception):
 
 
 def socket_name(address: str) -> str | None:
-    """Name of the socket beside the server at `address`; None where there are no lanes."""
-    name = f"\0embermesh-lane:{address}"
+    """Name of the socket beside the server at `address`; None where there are no bypasses."""
+    name = f"\0embermesh-bypass:{address}"
     supported = sys.platform == "linux" and len(name.encode()) <= _LONGEST_NAME
     return name if supported else None
 
@@ -147,11 +147,11 @@ def _fill(connection: socket.socket, view: memoryview, waiting: Callable[[], Non
         except OSError as error:
             raise Closed(str(error)) from error
         if count == 0:
-            raise Closed("the other end has closed the lane")
+            raise Closed("the other end has closed the bypass")
         view = view[count:]
 
 
-class Lane:
+class Bypass:
     """Calls to one server. Thread-safe: a call has a connection for itself."""
 
     def __init__(
@@ -163,17 +163,17 @@ class Lane:
         traces: Tracing | None = None,
     ) -> None:
         """`room` gives memory for the arrays of replies; `stop` ends waits with Unavailable. Raises
-        Closed when the server at `address` has no lane for this process.
+        Closed when the server at `address` has no bypass for this process.
         """
         name = socket_name(address)
         if name is None:
-            raise Closed("no lanes here")
+            raise Closed("no bypasses here")
         self._name, self._room, self._stop = name, room, stop or threading.Event()
         self._metrics, self._traces = metrics, traces or tracing.OFF
         self._lock = threading.Lock()
         self._idle: list[socket.socket] | None = [self._connect()]  # None: closed
         if metrics is not None:
-            metrics.lanes.inc()
+            metrics.bypasses.inc()
 
     def call(self, method: Method, request: Laden, timeout: float) -> Laden:
         """The answer to one call. Raises the error family's class of its status, Unavailable when
@@ -196,7 +196,7 @@ class Lane:
                 return
             idle, self._idle = self._idle, None
         if self._metrics is not None:
-            self._metrics.lanes.dec()
+            self._metrics.bypasses.dec()
         for connection in idle:
             connection.close()
 
@@ -207,7 +207,7 @@ class Lane:
         timeout: float,
         outgoing: tracing.OutgoingCall,
     ) -> Laden:
-        head = lane_pb2.LaneRequest(
+        head = bypass_pb2.BypassRequest(
             method=method.path,
             message=request.message.SerializeToString(),
             arrays=[a.nbytes for a in request.arrays],
@@ -228,13 +228,13 @@ class Lane:
             connection = self._take()
             try:
                 send(connection, head, request.arrays, waiting)
-                answer = lane_pb2.LaneReply.FromString(receive_head(connection, waiting))
+                answer = bypass_pb2.BypassReply.FromString(receive_head(connection, waiting))
                 arrays = receive_arrays(connection, answer.arrays, self._room, waiting)
             except BaseException:
                 connection.close()
                 raise
         except (Closed, DecodeError) as error:
-            raise errors.Unavailable(f"lane: {error}") from error
+            raise errors.Unavailable(f"bypass: {error}") from error
         self._give(connection)
         if self._metrics is not None:
             received = len(answer.message) + sum(answer.arrays)
@@ -246,7 +246,7 @@ class Lane:
     def _take(self) -> socket.socket:
         with self._lock:
             if self._idle is None:
-                raise Closed("this end has closed the lane")
+                raise Closed("this end has closed the bypass")
             if self._idle:
                 return self._idle.pop()
         return self._connect()

@@ -1,4 +1,4 @@
-"""Trainers and servers of one machine: over a lane everything is as it is by gRPC, to the bit."""
+"""Trainers and servers of one machine: over a bypass everything is as it is by gRPC, to the bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from services.wire import ps_pb2
 from tests.fixtures.ps_batches import TABLES, plan, planner, random_batch
 from tests.fixtures.ps_cluster import PsCluster
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="lanes are Linux's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bypasses are Linux's")
 
 STEPS = 6
 SYNC, HYBRID, ASYNC = {"sync": True}, {}, {"pace": Pace.ON_ARRIVAL}  # type: ignore[var-annotated]
@@ -99,23 +99,23 @@ def test_everything_is_as_by_grpc(
     size = {"trainers": trainers, "sparse": sparse, "dense": dense}
     with (
         PsCluster(**size, **mode) as plain,  # type: ignore[arg-type]
-        PsCluster(**size, **mode, lanes=True) as laned,  # type: ignore[arg-type]
+        PsCluster(**size, **mode, bypass=True) as bypassed,  # type: ignore[arg-type]
     ):
-        clients = (laned.sparse_client(), laned.dense_client(), plain.sparse_client())
-        assert [c.has_lane(0) for c in clients] == [True, True, False]
-        by_grpc, by_lane = (train(cluster, trainers, values) for cluster in (plain, laned))
-    assert len(by_lane[0]) == len(by_grpc[0]) > STEPS
-    for here, there in zip(by_lane[0], by_grpc[0], strict=True):
+        clients = (bypassed.sparse_client(), bypassed.dense_client(), plain.sparse_client())
+        assert [c.has_bypass(0) for c in clients] == [True, True, False]
+        by_grpc, by_bypass = (train(cluster, trainers, values) for cluster in (plain, bypassed))
+    assert len(by_bypass[0]) == len(by_grpc[0]) > STEPS
+    for here, there in zip(by_bypass[0], by_grpc[0], strict=True):
         np.testing.assert_array_equal(here, there)
-    np.testing.assert_array_equal(by_lane[1], by_grpc[1])
+    np.testing.assert_array_equal(by_bypass[1], by_grpc[1])
     frames = 12 * 2 * STEPS * max(sparse, dense)  # tags and lengths of arrays in messages
     for kind, moved in by_grpc[2].items():
-        assert moved - frames <= by_lane[2][kind] <= moved, kind
+        assert moved - frames <= by_bypass[2][kind] <= moved, kind
 
 
-def test_a_bad_push_changes_nothing_and_the_lane_goes_on() -> None:
+def test_a_bad_push_changes_nothing_and_the_bypass_goes_on() -> None:
     batch = random_batch(1, 30)
-    with PsCluster(lanes=True) as cluster:
+    with PsCluster(bypass=True) as cluster:
         client, block = cluster.sparse_client(), cluster.dense_client()
         client.configure(TABLES, 3)
         block.configure("sgd", {"lr": 0.1}, np.ones(5, np.float32))
@@ -153,7 +153,7 @@ def test_a_push_that_was_given_up_still_counts_as_it_was() -> None:
     batch = random_batch(1, 30)
 
     def rows(*, give_up: bool) -> Floats:
-        with PsCluster(trainers=2, sync=True, lanes=True, barrier_seconds=0.5) as cluster:
+        with PsCluster(trainers=2, sync=True, bypass=True, barrier_seconds=0.5) as cluster:
             one, other = cluster.sparse_client(0), cluster.sparse_client(1)
             for client in (one, other):
                 client.configure(TABLES, 3)
@@ -178,11 +178,11 @@ def test_a_push_that_was_given_up_still_counts_as_it_was() -> None:
 
 def test_a_server_that_ends_is_unavailable() -> None:
     batch = random_batch(1, 30)
-    with PsCluster(lanes=True) as cluster:
+    with PsCluster(bypass=True) as cluster:
         client = cluster.sparse_client(timeout=1.0)
         client.configure(TABLES, 3)
         keys = plan(cluster.shard_map, batch)
         client.pull(keys, step=1)
         cluster.sparse[0].server.drain(1)
-        with pytest.raises(Unavailable, match=r"sparse-PS 0 at .*: lane: "):
+        with pytest.raises(Unavailable, match=r"sparse-PS 0 at .*: bypass: "):
             client.pull(keys, step=2)

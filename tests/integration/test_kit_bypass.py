@@ -1,4 +1,4 @@
-"""Calls over a lane: arrays arrive as they were, errors as their class, and nothing hangs."""
+"""Calls over a bypass: arrays arrive as they were, errors as their class, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import numpy as np
 import prometheus_client
 import pytest
 
-from services.kit import errors, lane, rpc, trail
+from services.kit import bypass, errors, rpc, trail
+from services.kit.bypass import Bypass, Closed
 from services.kit.laden import Laden, Method
-from services.kit.lane import Closed, Lane
 from services.kit.rpc_answer import LadenVerb, LadenVerbs, joined
 from services.kit.rpc_metrics import ClientMetrics
-from services.wire import checkpoint_pb2, lane_pb2
+from services.wire import bypass_pb2, checkpoint_pb2
 from tests.data import ROOT
 from tests.fixtures.ports import LOOPBACK, find_free_port
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="lanes are Linux's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bypasses are Linux's")
 
 Request, Reply = checkpoint_pb2.ListRequest, checkpoint_pb2.ManifestRef
 ECHO, KEEP, NONE = (
@@ -40,7 +40,7 @@ def room(size: int) -> memoryview:
 
 
 class Peer:
-    """A server with a lane that answers with what it is given, once `body` has run."""
+    """A server with a bypass that answers with what it is given, once `body` has run."""
 
     def __init__(self) -> None:
         self.registry = prometheus_client.CollectorRegistry()
@@ -57,13 +57,13 @@ class Peer:
             registry=self.registry,
             laden=LadenVerbs(verbs, room),
         )
-        self.lane = Lane(self.server.address, room)
+        self.bypass = Bypass(self.server.address, room)
 
     def ask(
         self, *arrays: bytes, name: str = "x", timeout: float = 5, verb: Method = ECHO
     ) -> Laden:
         laden = Laden(Request(job=name), [memoryview(a) for a in arrays])
-        return self.lane.call(verb, laden, timeout)
+        return self.bypass.call(verb, laden, timeout)
 
     def expect_echo(self, data: bytes) -> None:
         """The server is well."""
@@ -73,12 +73,12 @@ class Peer:
         """A connection of its own that has been greeted."""
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(5)
-        connection.connect(lane.socket_name(self.server.address) or "")
-        assert connection.recv(len(lane.HELLO), socket.MSG_WAITALL) == lane.HELLO
+        connection.connect(bypass.socket_name(self.server.address) or "")
+        assert connection.recv(len(bypass.HELLO), socket.MSG_WAITALL) == bypass.HELLO
         return connection
 
     def close(self) -> None:
-        self.lane.close()
+        self.bypass.close()
         self.server.drain(0)
 
     def _echo(self, request: checkpoint_pb2.ListRequest, arrays: list[memoryview]) -> Laden:
@@ -97,13 +97,13 @@ def peer() -> Iterator[Peer]:
     peer.close()
 
 
-def frame(head: lane_pb2.LaneRequest | bytes, rest: bytes = b"") -> bytes:
+def frame(head: bypass_pb2.BypassRequest | bytes, rest: bytes = b"") -> bytes:
     data = head if isinstance(head, bytes) else head.SerializeToString()
     return len(data).to_bytes(4, "little") + data + rest
 
 
-def answer(connection: socket.socket) -> lane_pb2.LaneReply:
-    return lane_pb2.LaneReply.FromString(lane.receive_head(connection, lambda: None))
+def answer(connection: socket.socket) -> bypass_pb2.BypassReply:
+    return bypass_pb2.BypassReply.FromString(bypass.receive_head(connection, lambda: None))
 
 
 @pytest.mark.parametrize("sizes", [(), (0,), (1, 63, 64, 65), (3_000_001, 0, 8)])
@@ -154,7 +154,7 @@ def test_a_bug_is_a_status_and_the_server_lives_on(
     assert "Echo/Echo failed" in caplog.text
     peer.body = lambda _: None
     peer.expect_echo(b"still there")
-    with pytest.raises(errors.NotFound, match=r"no verb /test.Echo/None on this lane"):
+    with pytest.raises(errors.NotFound, match=r"no verb /test.Echo/None on this bypass"):
         peer.ask(b"abc", verb=NONE)
     peer.expect_echo(b"and again")
 
@@ -173,14 +173,14 @@ def test_a_call_ends_at_its_deadline_and_others_go_on(peer: Peer) -> None:
 def test_stop_and_close_end_a_wait() -> None:
     peer, held, stop = Peer(), threading.Event(), threading.Event()
     peer.body = lambda _: held.wait(20)
-    stopped = Lane(peer.server.address, room, stop)
+    stopped = Bypass(peer.server.address, room, stop)
     with ThreadPoolExecutor(2) as pool:
         calls = [
-            pool.submit(one.call, ECHO, Laden(Request(), []), 20) for one in (stopped, peer.lane)
+            pool.submit(one.call, ECHO, Laden(Request(), []), 20) for one in (stopped, peer.bypass)
         ]
         time.sleep(0.2)
         stop.set()
-        peer.lane.close()
+        peer.bypass.close()
         for call in calls:
             with pytest.raises(errors.Unavailable, match="stopping"):
                 call.result(5)
@@ -202,14 +202,14 @@ def test_a_drain_lets_a_call_end_and_refuses_the_next() -> None:
         assert begun.wait(5)
         draining = pool.submit(peer.server.drain, 10)
         time.sleep(0.2)
-        with pytest.raises(errors.Unavailable, match="lane: "):
+        with pytest.raises(errors.Unavailable, match="bypass: "):
             peer.ask(b"too late")
         go_on.set()
         assert bytes(running.result(10).arrays[0]) == b"abc"
         draining.result(10)
     with pytest.raises(Closed):
-        Lane(peer.server.address, room)
-    peer.lane.close()
+        Bypass(peer.server.address, room)
+    peer.bypass.close()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_drain_lets_a_call_end_and_refuses_the_next() -> None:
         (frame(b"\xff\xff\xff"), "head: "),
         ((2**30 + 1).to_bytes(4, "little"), "head has 1073741825 bytes, at most 1073741824"),
         (
-            frame(lane_pb2.LaneRequest(method=ECHO.path, arrays=[2**62, 2**62])),
+            frame(bypass_pb2.BypassRequest(method=ECHO.path, arrays=[2**62, 2**62])),
             "arrays have 9223372036854775808 bytes, at most 1073741824",
         ),
     ],
@@ -237,14 +237,14 @@ def test_a_frame_that_is_none_is_answered_and_ends_its_connection(
 def test_a_request_that_cant_be_parsed_names_itself_and_keeps_its_connection(peer: Peer) -> None:
     with peer.raw() as connection:
         for _ in range(2):
-            head = lane_pb2.LaneRequest(method=ECHO.path, message=b"\xff", arrays=[3])
+            head = bypass_pb2.BypassRequest(method=ECHO.path, message=b"\xff", arrays=[3])
             connection.sendall(frame(head, b"abc" + bytes(61)))
             assert answer(connection).code == 3
 
 
 def test_random_bytes_and_cut_frames_end_connections_only(peer: Peer) -> None:
     rng = random.Random(5)
-    whole = frame(lane_pb2.LaneRequest(method=ECHO.path, arrays=[100]), bytes(128))
+    whole = frame(bypass_pb2.BypassRequest(method=ECHO.path, arrays=[100]), bytes(128))
     for turn in range(200):
         with peer.raw() as connection:
             cut = whole[: rng.randrange(len(whole))]
@@ -254,12 +254,12 @@ def test_random_bytes_and_cut_frames_end_connections_only(peer: Peer) -> None:
 
 def test_both_ends_count_the_same_bytes(peer: Peer) -> None:
     registry = prometheus_client.CollectorRegistry()
-    counted = Lane(peer.server.address, room, metrics=ClientMetrics(registry))
+    counted = Bypass(peer.server.address, room, metrics=ClientMetrics(registry))
     counted.call(ECHO, Laden(Request(job="abc"), [memoryview(bytes(1_000))]), 5)
-    assert registry.get_sample_value("embermesh_rpc_client_lanes") == 1
+    assert registry.get_sample_value("embermesh_rpc_client_bypasses") == 1
     for _ in range(2):
         counted.close()
-    assert registry.get_sample_value("embermesh_rpc_client_lanes") == 0
+    assert registry.get_sample_value("embermesh_rpc_client_bypasses") == 0
     for direction, other in (("out", "in"), ("in", "out")):
         here = registry.get_sample_value(
             "embermesh_rpc_client_bytes_total", {**NAMES, "direction": direction}
@@ -282,7 +282,7 @@ def test_a_call_carries_its_callers_trail(peer: Peer) -> None:
 def test_a_taken_name_leaves_grpc_alone(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket(socket.AF_UNIX) as taken:
         port = find_free_port()
-        taken.bind(lane.socket_name(f"{LOOPBACK}:{port}") or "")
+        taken.bind(bypass.socket_name(f"{LOOPBACK}:{port}") or "")
         verbs = LadenVerbs([LadenVerb(ECHO, lambda _, a: Laden(Reply(), a), False)], room)
         registry = prometheus_client.CollectorRegistry()
         server = rpc.serve(lambda _: None, host=LOOPBACK, port=port, registry=registry, laden=verbs)
@@ -290,10 +290,10 @@ def test_a_taken_name_leaves_grpc_alone(caplog: pytest.LogCaptureFixture) -> Non
         server.drain(1)
 
 
-def test_where_there_is_no_lane() -> None:
+def test_where_there_is_no_bypass() -> None:
     with pytest.raises(Closed):
-        Lane("127.0.0.1:1", room)
-    assert lane.socket_name("h" * 200) is None
+        Bypass("127.0.0.1:1", room)
+    assert bypass.socket_name("h" * 200) is None
     assert joined([]) is None
 
 
@@ -313,18 +313,18 @@ with socket.socket(socket.AF_UNIX) as connection:
 @pytest.mark.parametrize(
     ("wrapper", "before", "seen"),
     [
-        ([], "", f"greeting: {lane.HELLO!r}"),
+        ([], "", f"greeting: {bypass.HELLO!r}"),
         ([], "os.setgid(65534); os.setuid(65534)", "greeting: b''"),
         (["unshare", "-n"], "", "nobody there"),
     ],
     ids=["own", "another user", "another network namespace"],
 )
-def test_only_own_processes_of_this_host_get_a_lane(
+def test_only_own_processes_of_this_host_get_a_bypass(
     peer: Peer, wrapper: list[str], before: str, seen: str
 ) -> None:
     if os.getuid() != 0:
         pytest.skip("needs root to become somebody else")
-    script = CONNECT.format(before=before, name=lane.socket_name(peer.server.address))
+    script = CONNECT.format(before=before, name=bypass.socket_name(peer.server.address))
     done = subprocess.run(
         [*wrapper, sys.executable, "-c", script],
         cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
@@ -337,5 +337,5 @@ def test_only_own_processes_of_this_host_get_a_lane(
 
 def test_status_numbers_are_those_of_grpc() -> None:
     for status in grpc.StatusCode:
-        assert lane.status_of(lane.number_of(status)) is status
-    assert lane.status_of(99) is grpc.StatusCode.UNKNOWN
+        assert bypass.status_of(bypass.number_of(status)) is status
+    assert bypass.status_of(99) is grpc.StatusCode.UNKNOWN
