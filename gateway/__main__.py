@@ -114,13 +114,7 @@ def assemble(
         target=target,
         checkpoints=checkpoints,
         metrics=GatewayMetrics(metrics_registry),
-        around=Surroundings(
-            settings.redis_url,
-            settings.member_host,
-            settings.log_level,
-            certificates.settings if certificates else None,
-            otlp,
-        ),
+        around=_around(settings, certificates, otlp),
         limits=_limits(settings),
         kept=KeptLogs(client),
         traces=traces,
@@ -148,6 +142,20 @@ def assemble(
         traces=traces,
     )
     return gateway, reconciler
+
+
+def _around(
+    settings: GatewayConfig, certificates: tls.Tls | None, otlp: TracingConfig | None
+) -> Surroundings:
+    return Surroundings(
+        settings.redis_url,
+        settings.member_host,
+        settings.log_level,
+        certificates.settings if certificates else None,
+        otlp,
+        settings.shard_threads,
+        settings.plan_threads,
+    )
 
 
 def _limits(settings: GatewayConfig) -> Limits:

@@ -37,6 +37,8 @@ class Surroundings:
     log_level: str
     tls: TlsConfig | None = None  # certificates, where the gateway has them: the processes' too
     otlp: TracingConfig | None = None  # where traces go, where the gateway's do
+    shard_threads: int = 0
+    plan_threads: int = 1
 
 
 def make_run(record: JobRecord, spec: JobSpec) -> Run:
@@ -83,6 +85,8 @@ def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec
             redis_url=around.redis_url,
             host=around.host,
             log_level=around.log_level,
+            shard_threads=around.shard_threads,
+            plan_threads=around.plan_threads,
         )
         env = {**_COMMON_ENV, **config.environment(member)}
         if around.tls is not None:

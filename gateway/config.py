@@ -25,3 +25,5 @@ class GatewayConfig:
     silence_seconds: float = 30.0  # a live process whose lease is gone this long counts as dead
     checkpoint_seconds: float = 600.0  # for one checkpoint
     log_level: str = "info"
+    shard_threads: int = 0  # of the job's processes: see services.kit.member.MemberConfig
+    plan_threads: int = 1
