@@ -41,43 +41,32 @@ class Contest {
   void add(
       std::string name, Clock clock, std::size_t keys, Call call,
       Call prepare = [](std::size_t) {}) {
-    sides_.push_back(
-        Side{std::move(name), "", clock, keys, std::move(call), std::move(prepare), {}, {}});
+    sides_.push_back(Side{std::move(name), clock, keys, std::move(call), std::move(prepare), {}});
   }
-
-  // The side that was added last is timed by the wall as well, under this name.
-  void time_by_wall_too(std::string name) { sides_.back().wall_name = std::move(name); }
 
   // The first round warms up and does not count.
   void run(std::size_t rounds, Results& results) {
     for (std::size_t round = 0; round <= rounds; ++round) {
       for (Side& side : sides_) {
         side.prepare(round);
-        const double wall = seconds_now(Clock::kWall);
         const double start = seconds_now(side.clock);
         side.call(round);
-        const double mkeys = static_cast<double>(side.keys) / 1e6;
-        if (round == 0) continue;
-        side.rates.push_back(mkeys / (seconds_now(side.clock) - start));
-        side.wall_rates.push_back(mkeys / (seconds_now(Clock::kWall) - wall));
+        const double rate =
+            static_cast<double>(side.keys) / (seconds_now(side.clock) - start) / 1e6;
+        if (round > 0) side.rates.push_back(rate);
       }
     }
-    for (const Side& side : sides_) {
-      results[side.name] = median(side.rates);
-      if (!side.wall_name.empty()) results[side.wall_name] = median(side.wall_rates);
-    }
+    for (const Side& side : sides_) results[side.name] = median(side.rates);
   }
 
  private:
   struct Side {
     std::string name;
-    std::string wall_name;
     Clock clock;
     std::size_t keys;
     Call call;
     Call prepare;
     std::vector<double> rates;
-    std::vector<double> wall_rates;
   };
 
   std::vector<Side> sides_;

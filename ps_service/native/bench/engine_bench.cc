@@ -105,35 +105,39 @@ class EngineBench {
       auto& of_batch = places.emplace_back();
       for (const std::uint64_t number : batch) of_batch.push_back(limit_.place_of(number));
     }
-    // Every call takes the next batch, and every shard is called equally often: a side whose rows
-    // another side has just used, or whose shard is used more than others, would find more of them
-    // in the cache.
+    // Every call takes the next batch, and in a contest every shard is called equally often, and
+    // the limit's memory not more often: a side whose rows another side has just used, or whose
+    // memory is used more than others', would find more of it in the cache.
     std::size_t calls = 0;
     const auto next = [&] { return calls++ % kBatches; };
-    Contest contest;
-    const auto reads = [&](std::size_t lines, std::size_t team) {
+    const auto reads = [&](Contest& contest, std::size_t lines, std::size_t team) {
       const std::string name = lines == 1 ? "limit_pull_mkeys" : "limit_push_mkeys";
       contest.add(name + variant + (team == 1 ? "" : "_2t"),
                   team == 1 ? Clock::kThread : Clock::kWall, kRequest,
                   [&, lines, team](std::size_t) { read_limit(places[next()], lines, team); });
     };
-    const auto pulls = [&](const std::string& name, Clock clock, std::size_t shard) {
+    const auto pulls = [&](Contest& contest, const std::string& name, Clock clock,
+                           std::size_t shard) {
       contest.add(name, clock, kRequest,
                   [&, shard](std::size_t) { pull(shard, keys[next()], false); });
     };
-    const auto pushes = [&](const std::string& name, Clock clock, std::size_t shard) {
+    const auto pushes = [&](Contest& contest, const std::string& name, Clock clock,
+                            std::size_t shard) {
       contest.add(name, clock, kRequest, [&, shard](std::size_t) { push(shard, keys[next()]); });
     };
-    reads(1, 1);
-    pulls("pull_mkeys" + variant, Clock::kThread, kOneThread);
-    contest.time_by_wall_too("pull_wall_mkeys" + variant);
-    reads(2, 1);
-    pushes("push_mkeys" + variant, Clock::kThread, kOneThread);
-    contest.time_by_wall_too("push_wall_mkeys" + variant);
-    reads(1, 2);
-    pulls("pull_mkeys" + variant + "_2t", Clock::kWall, kTwoThreads);
-    pushes("push_mkeys" + variant + "_2t", Clock::kWall, kTwoThreads);
-    contest.run(rounds_, results_);
+    Contest one;
+    reads(one, 1, 1);
+    pulls(one, "pull_mkeys" + variant, Clock::kThread, kOneThread);
+    reads(one, 2, 1);
+    pushes(one, "push_mkeys" + variant, Clock::kThread, kOneThread);
+    one.run(rounds_, results_);
+    Contest two;
+    reads(two, 1, 2);
+    pulls(two, "pull_wall_mkeys" + variant, Clock::kWall, kOneThread);
+    pulls(two, "pull_mkeys" + variant + "_2t", Clock::kWall, kTwoThreads);
+    pushes(two, "push_wall_mkeys" + variant, Clock::kWall, kOneThread);
+    pushes(two, "push_mkeys" + variant + "_2t", Clock::kWall, kTwoThreads);
+    two.run(rounds_, results_);
   }
 
   // New keys beside all rows, in memory that is there: those of the round before have been erased.
