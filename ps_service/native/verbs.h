@@ -24,11 +24,8 @@ class VerbContext {
       : schema_(&schema), partitions_(&partitions), partition_of_(partition_of) {}
 
   [[nodiscard]] const Schema& schema() const noexcept { return *schema_; }
-  [[nodiscard]] RowStore& store(const Entry& entry) const noexcept {
-    return partition(entry).store();
-  }
   [[nodiscard]] Lifecycle& life(const Entry& entry) const noexcept {
-    return partition(entry).life();
+    return (*partitions_)[partition_of_(entry.hash())]->life();
   }
 
   [[nodiscard]] const Partitions& partitions() const noexcept { return *partitions_; }
@@ -41,10 +38,6 @@ class VerbContext {
   }
 
  private:
-  [[nodiscard]] Partition& partition(const Entry& entry) const noexcept {
-    return *(*partitions_)[partition_of_(entry.hash())];
-  }
-
   const Schema* schema_;
   const Partitions* partitions_;
   Partitioning partition_of_;

@@ -166,7 +166,6 @@ class BypassServer:
         context: _Context,
     ) -> Laden:
         """Raises _Aborted with the status in `context`."""
-
         brought = rpc_trail.carried(list(head.trail.items()))
         answer = self._answering.answer(verb, head.method, brought)
         request = Laden(verb.method.request.FromString(head.message), arrays)
