@@ -59,11 +59,17 @@ struct Layout {
 
 // An entry of an index, or none. The hash stands for the key: within a table each is a function of
 // the other (hash.h). Entries of two tables may have equal hashes.
+//
+// Of two words, so that calls take it in registers: a larger one is written to the stack in pieces
+// and read back whole, for which a core waits a dozen cycles.
 class Slot {
  public:
   Slot() = default;
   Slot(Bucket* bucket, unsigned place, const Layout& layout) noexcept
-      : bucket_(bucket), place_(place), first_name_(layout.first_name), names_(layout.names) {}
+      : bucket_(bucket),
+        place_(place),
+        first_name_(static_cast<std::uint16_t>(layout.first_name)),
+        row_bits_(layout.names.row_bits()) {}
 
   // Whether there is an entry.
   [[nodiscard]] explicit operator bool() const noexcept { return bucket_ != nullptr; }
@@ -73,24 +79,26 @@ class Slot {
   [[nodiscard]] std::uint64_t hash() const noexcept {
     return place_ < 4 ? bucket_->hashes[place_] : bucket_->fifth_hash();
   }
-  [[nodiscard]] std::uint32_t table() const noexcept { return names_.table(name()); }
-  [[nodiscard]] RowNumber row() const noexcept { return names_.row(name()); }
+  [[nodiscard]] std::uint32_t table() const noexcept { return names().table(name()); }
+  [[nodiscard]] RowNumber row() const noexcept { return names().row(name()); }
   // After the row was given another number.
-  void set_row(RowNumber row) const noexcept { name() = names_.name(table(), row); }
+  void set_row(RowNumber row) const noexcept { name() = names().name(table(), row); }
   // Belongs to whoever keeps account of a row's use; 0 at first. Only of an index that keeps it.
   [[nodiscard]] std::uint32_t& meta() const noexcept { return bucket_->tail[4 + place_]; }
 
  private:
   friend class FlatIndex;
 
+  [[nodiscard]] RowNames names() const noexcept { return RowNames(row_bits_); }
   // kNoRow: empty.
   [[nodiscard]] std::uint32_t& name() const noexcept { return bucket_->tail[first_name_ + place_]; }
 
   Bucket* bucket_ = nullptr;
-  unsigned place_ = 0;
-  unsigned first_name_ = 0;
-  RowNames names_{1};
+  std::uint32_t place_ = 0;
+  std::uint16_t first_name_ = 0;
+  RowNames::RowBits row_bits_{};
 };
+static_assert(sizeof(Slot) == 16);
 
 // Linear probing by buckets of one cache line. A bucket's entries come before its empty slots, and
 // no entry lies behind a bucket that has an empty slot on the way from its home. So every 64-bit

@@ -18,8 +18,16 @@ inline constexpr RowNumber kNoRow = std::numeric_limits<RowNumber>::max();
 class RowNames {
  public:
   explicit constexpr RowNames(std::size_t tables) noexcept
-      : row_bits_(32 - static_cast<unsigned>(std::bit_width(tables - 1))),
+      : RowNames(static_cast<RowBits>(32 - std::bit_width(tables - 1))) {}
+
+  // What the names depend on, to be kept in little room.
+  enum class RowBits : std::uint16_t {};
+  explicit constexpr RowNames(RowBits bits) noexcept
+      : row_bits_(static_cast<unsigned>(bits)),
         bound_(static_cast<RowNumber>((std::uint64_t{1} << row_bits_) - 1)) {}
+  [[nodiscard]] constexpr RowBits row_bits() const noexcept {
+    return static_cast<RowBits>(row_bits_);
+  }
 
   // Numbers are below this, so that no name equals kNoRow.
   [[nodiscard]] constexpr RowNumber bound() const noexcept { return bound_; }
