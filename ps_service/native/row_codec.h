@@ -103,8 +103,7 @@ struct Rounding {
   // which is how fp16 reads it if it stays. Draws have 32 bits: what needs more than 31 loses its
   // last ones first.
   const std::int32_t below = higher(113 - (order >> 23), 0);
-  const std::uint32_t field =
-      magnitude - (112U << 23) + (static_cast<std::uint32_t>(below) << 23);
+  const std::uint32_t field = magnitude - (112U << 23) + (static_cast<std::uint32_t>(below) << 23);
   const std::int32_t more = lower(below, 18);
   const std::int32_t lost = lower(below - more, 31);
   const std::uint32_t rounded = ((field >> lost) + (random >> (19 - more))) >> (13 + more);

@@ -11,7 +11,8 @@
 #define EMBERMESH_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
 // For products of 64-bit integers: only x86-64-v4 (AVX-512 DQ) has them as vectors.
 #define EMBERMESH_SIMD_64 __attribute__((target_clones("arch=x86-64-v4", "default")))
-// For loops over 16-bit numbers: AVX-512 F alone makes no whole vectors of them, x86-64-v4 (BW) does.
+// For loops over 16-bit numbers: AVX-512 F alone makes no whole vectors of them, x86-64-v4 (BW)
+// does.
 #define EMBERMESH_SIMD_16 __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define EMBERMESH_SIMD

@@ -116,8 +116,8 @@ void Schema::apply(std::size_t id, std::span<const RowUpdate> updates,
   const float rate = step.rates[id];
   const bool is_fp32 = table.weights == WeightType::kFp32;
   if (is_fp32 && rule.is_plain()) return rule.optimizer().apply(updates, table.dim, rate);
-  float clipped[kMaxDim];
-  float widened[kMaxDim];
+  alignas(kCacheLine) float clipped[kMaxDim];
+  alignas(kCacheLine) float widened[kMaxDim];
   for (const RowUpdate& update : updates) {
     const float* grad = update.grad;
     if (rule.clips()) {

@@ -22,6 +22,11 @@ EMBERMESH_SIMD static void clamp_all(const float* grad, std::size_t dim, float b
   for (std::size_t i = 0; i < dim; ++i) out[i] = std::clamp(grad[i], -bound, bound);
 }
 
+[[gnu::flatten]] EMBERMESH_SIMD static double norm_of(const float* values,
+                                                      std::size_t dim) noexcept {
+  return std::sqrt(sum_squares(values, dim));
+}
+
 EMBERMESH_SIMD static void scale_all(float* values, std::size_t dim, float factor) noexcept {
   for (std::size_t i = 0; i < dim; ++i) values[i] *= factor;
 }
@@ -56,7 +61,7 @@ void UpdateRule::clip(const float* grad, std::size_t dim, float* out) const noex
                                                : std::numeric_limits<float>::infinity();
   clamp_all(grad, dim, bound, out);
   if (options_.clip_norm <= 0.0) return;
-  const double norm = std::sqrt(sum_squares(out, dim));
+  const double norm = norm_of(out, dim);
   if (norm > options_.clip_norm && std::isfinite(norm)) {
     scale_all(out, dim, static_cast<float>(options_.clip_norm / norm));
   }

@@ -58,8 +58,8 @@ struct Ftrl {
     Real by;
   };
 
-  // For p = -0.5: sqrt(n + g^2) - sqrt(n) = g^2 / (sqrt(n + g^2) + sqrt(n)), where nothing cancels, so
-  // that float32 is enough.
+  // For p = -0.5: sqrt(n + g^2) - sqrt(n) = g^2 / (sqrt(n + g^2) + sqrt(n)), where nothing cancels,
+  // so that float32 is enough.
   struct RootGrowth {
     Growth<float> operator()(float before, float square) const noexcept {
       const float root = std::sqrt(before + square);

@@ -8,6 +8,7 @@
 // lr_power = -0.5, and a schedule's rate means the same. State: n[dim] || z[dim].
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -26,7 +27,8 @@ struct GroupFtrl {
   static constexpr std::size_t kStateVectors = 2;
   static constexpr std::size_t kStateScalars = 0;
   static constexpr bool kRowWise = true;
-  static constexpr bool kTakesDecay = false;  // the weights are solved for anew at each step
+  static constexpr bool kTakesDecay = false;     // the weights are solved for anew at each step
+  static constexpr std::size_t kNormBlock = 64;  // columns whose squares are summed together
 
   explicit GroupFtrl(std::span<const double> params)
       : ftrl(std::array{params[0], -0.5, params[1], params[2], params[3], params[5]}),
@@ -40,20 +42,27 @@ struct GroupFtrl {
     const Ftrl::Proximal<float> problem(ftrl);
     float* __restrict accumulator = state;
     float* __restrict linear = state + dim;
-    for (std::size_t i = 0; i < dim; ++i) {
-      const float square = grad[i] * grad[i];
-      const Ftrl::Growth<float> root = Ftrl::RootGrowth{}(accumulator[i], square);
-      linear[i] += rate * grad[i] - root.by * problem.inverse_lr * weights[i];
-      accumulator[i] += square;
+    float pulled[kNormBlock];
+    double norm2 = 0.0;
+    for (std::size_t first = 0; first < dim; first += kNormBlock) {
+      const std::size_t end = std::min(first + kNormBlock, dim);
+      for (std::size_t i = first; i < end; ++i) {
+        const float square = grad[i] * grad[i];
+        const Ftrl::Growth<float> root = Ftrl::RootGrowth{}(accumulator[i], square);
+        const float z = linear[i] + (rate * grad[i] - root.by * problem.inverse_lr * weights[i]);
+        pulled[i - first] = problem.pulled(z);
+        accumulator[i] += square;
+        linear[i] = z;
+      }
+      norm2 += sum_squares(pulled, end - first);
     }
     const double bound = std::sqrt(static_cast<double>(dim)) * l21;
-    const double norm =
-        std::sqrt(sum_squares(dim, [&](std::size_t i) { return problem.pulled(linear[i]); }));
+    const double norm = std::sqrt(norm2);
     // Written so that a NaN stays one: a row that has diverged must not look like a sparse one.
     const auto keep = static_cast<float>(norm <= bound ? 0.0 : 1.0 - bound / norm);
     for (std::size_t i = 0; i < dim; ++i) {
-      const float pulled = keep * problem.pulled(linear[i]);
-      weights[i] = problem.solve(pulled, std::sqrt(accumulator[i]), weights[i]);
+      const float kept = keep * problem.pulled(linear[i]);
+      weights[i] = problem.solve(kept, std::sqrt(accumulator[i]), weights[i]);
     }
   }
 
