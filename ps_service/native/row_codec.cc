@@ -12,10 +12,6 @@ namespace {
 
 constexpr std::string_view kNames[] = {"fp32", "fp16", "bf16"};
 
-}  // namespace
-
-namespace {
-
 // Columns of a block, which the compiler turns into whole vectors.
 constexpr std::size_t kLargest = 16;
 

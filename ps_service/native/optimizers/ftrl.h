@@ -78,6 +78,10 @@ struct Ftrl {
           l2_twice(static_cast<Real>(2.0 * ftrl.l2)),
           beta(static_cast<Real>(ftrl.beta)) {}
 
+    // z after a gradient, times the rate, where the root grew `by` that much.
+    [[nodiscard]] Real moved(Real z, Real gradient, Real by, Real weight) const noexcept {
+      return z + (gradient - by * inverse_lr * weight);
+    }
     // clip(z, -l1, l1) - z. std::clamp gives references, of which a compiler makes branches instead
     // of vectors.
     [[nodiscard]] Real pulled(Real z) const noexcept {
@@ -107,9 +111,9 @@ struct Ftrl {
     for (std::size_t i = 0; i < dim; ++i) {
       const Real g = grad[i];
       const Real before = accumulator[i];
-      const Growth<Real> root = grow(before, g * g);
-      const Real z = linear[i] + (rate * g - root.by * problem.inverse_lr * weights[i]);
-      weights[i] = static_cast<float>(problem.solve(problem.pulled(z), root.root, weights[i]));
+      const Growth<Real> growth = grow(before, g * g);
+      const Real z = problem.moved(linear[i], rate * g, growth.by, weights[i]);
+      weights[i] = static_cast<float>(problem.solve(problem.pulled(z), growth.root, weights[i]));
       accumulator[i] = static_cast<float>(before + g * g);
       linear[i] = static_cast<float>(z);
     }

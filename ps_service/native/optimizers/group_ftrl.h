@@ -48,8 +48,8 @@ struct GroupFtrl {
       const std::size_t end = std::min(first + kNormBlock, dim);
       for (std::size_t i = first; i < end; ++i) {
         const float square = grad[i] * grad[i];
-        const Ftrl::Growth<float> root = Ftrl::RootGrowth{}(accumulator[i], square);
-        const float z = linear[i] + (rate * grad[i] - root.by * problem.inverse_lr * weights[i]);
+        const float by = Ftrl::RootGrowth{}(accumulator[i], square).by;
+        const float z = problem.moved(linear[i], rate * grad[i], by, weights[i]);
         pulled[i - first] = problem.pulled(z);
         accumulator[i] += square;
         linear[i] = z;
