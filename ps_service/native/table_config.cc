@@ -116,8 +116,8 @@ void Schema::apply(std::size_t id, std::span<const RowUpdate> updates,
   const float rate = step.rates[id];
   const bool is_fp32 = table.weights == WeightType::kFp32;
   if (is_fp32 && rule.is_plain()) return rule.optimizer().apply(updates, table.dim, rate);
-  alignas(kCacheLine) float clipped[kMaxDim];
-  alignas(kCacheLine) float widened[kMaxDim];
+  float clipped[kMaxDim];
+  float widened[kMaxDim];
   for (const RowUpdate& update : updates) {
     const float* grad = update.grad;
     if (rule.clips()) {
