@@ -3,6 +3,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "simd.h"
 
@@ -11,53 +12,85 @@ namespace {
 
 constexpr std::string_view kNames[] = {"fp32", "fp16", "bf16"};
 
+// Columns of a block, which the compiler turns into whole vectors.
+constexpr std::size_t kLargest = 16;
+
+// Rounding::draw's places of a block's columns.
+struct Places {
+  constexpr Places() noexcept {
+    for (std::size_t i = 0; i < kLargest; ++i) {
+      of[i] = static_cast<std::uint32_t>(i) * Rounding::kColumn;
+    }
+  }
+  std::uint32_t of[kLargest] = {};
+};
+
+constexpr Places kPlaces;
+
+// Converts `dim` columns by `block(first column, constant of a width)`, in blocks of the largest
+// width that fits. The last block ends with the row and may repeat columns of the one before: it
+// writes the same to them again, which is cheaper than columns one by one.
+template <class Block>
+[[gnu::always_inline]] inline void in_blocks(std::size_t dim, const Block& block) noexcept {
+  const auto of_width = [&](auto width) __attribute__((always_inline)) {
+    std::size_t column = 0;
+    for (; column + width <= dim; column += width) block(column, width);
+    if (column < dim) block(dim - width, width);
+  };
+  if (dim >= kLargest) return of_width(std::integral_constant<std::size_t, kLargest>());
+  if (dim >= 8) return of_width(std::integral_constant<std::size_t, 8>());
+  if (dim >= 4) return of_width(std::integral_constant<std::size_t, 4>());
+  of_width(std::integral_constant<std::size_t, 1>());
+}
+
+// Loops that either convert or change the width of numbers: in one that did both, GCC would take
+// half as many columns at a time. Halves go through memcpy, because a row is declared as floats.
+
+template <std::size_t kWidth, float (*kConvert)(std::uint32_t)>
+[[gnu::always_inline]] inline void widen_block(const std::byte* __restrict row,
+                                               float* __restrict out) noexcept {
+  std::uint32_t halves[kWidth];
+  for (std::size_t i = 0; i < kWidth; ++i) {
+    std::uint16_t half;
+    std::memcpy(&half, row + i * sizeof half, sizeof half);
+    halves[i] = half;
+  }
+  for (std::size_t i = 0; i < kWidth; ++i) out[i] = kConvert(halves[i]);
+}
+
+template <std::size_t kWidth, std::uint32_t (*kConvert)(float, std::uint32_t)>
+[[gnu::always_inline]] inline void narrow_block(const float* __restrict weights,
+                                                const Rounding& rounding, std::uint32_t place,
+                                                std::byte* __restrict row) noexcept {
+  std::uint32_t halves[kWidth];
+  for (std::size_t i = 0; i < kWidth; ++i) {
+    halves[i] = kConvert(weights[i], rounding.draw_at(place + kPlaces.of[i]));
+  }
+  for (std::size_t i = 0; i < kWidth; ++i) {
+    const auto half = static_cast<std::uint16_t>(halves[i]);
+    std::memcpy(row + i * sizeof half, &half, sizeof half);
+  }
+}
+
 }  // namespace
 
-// Weights are converted in blocks of a fixed size, which the compiler turns into whole vectors; the
-// last block is padded. Through memcpy, because a row is declared as floats.
-constexpr std::size_t kBlock = 16;
-
-template <float (*kConvert)(std::uint16_t)>
-EMBERMESH_SIMD static void widen(const std::byte* row, std::size_t dim, float* out) noexcept {
-  std::uint16_t halves[kBlock] = {};
-  float block[kBlock];
-  for (; dim >= kBlock; dim -= kBlock, row += sizeof halves, out += kBlock) {
-    std::memcpy(halves, row, sizeof halves);
-    for (std::size_t i = 0; i < kBlock; ++i) block[i] = kConvert(halves[i]);
-    std::memcpy(out, block, sizeof block);
-  }
-  if (dim == 0) return;
-  std::memcpy(halves, row, dim * sizeof halves[0]);
-  for (std::size_t i = 0; i < kBlock; ++i) block[i] = kConvert(halves[i]);
-  std::memcpy(out, block, dim * sizeof block[0]);
+template <float (*kConvert)(std::uint32_t)>
+EMBERMESH_SIMD_16 static void widen(const std::byte* row, std::size_t dim, float* out) noexcept {
+  in_blocks(dim, [&](std::size_t column, auto width) __attribute__((always_inline)) {
+    widen_block<width, kConvert>(row + column * sizeof(std::uint16_t), out + column);
+  });
 }
 
-template <std::uint16_t (*kConvert)(float, std::uint32_t)>
-static inline __attribute__((always_inline)) void narrow_block(const float* weights,
-                                                               const Rounding& rounding,
-                                                               std::size_t column,
-                                                               std::uint16_t* halves) noexcept {
-  for (std::size_t i = 0; i < kBlock; ++i) {
-    halves[i] = kConvert(weights[i], rounding.draw(static_cast<std::uint32_t>(column + i)));
-  }
-}
-
-template <std::uint16_t (*kConvert)(float, std::uint32_t)>
-EMBERMESH_SIMD static void narrow(const float* weights, std::size_t dim, const Rounding& rounding,
-                                  std::byte* row) noexcept {
-  std::uint16_t halves[kBlock];
-  std::size_t column = 0;
-  for (; column + kBlock <= dim; column += kBlock, row += sizeof halves) {
-    narrow_block<kConvert>(weights + column, rounding, column, halves);
-    std::memcpy(row, halves, sizeof halves);
-  }
-  if (column == dim) return;
-  float rest[kBlock] = {};
-  std::memcpy(rest, weights + column, (dim - column) * sizeof rest[0]);
-  narrow_block<kConvert>(rest, rounding, column, halves);
-  const std::size_t padded =
-      (dim - column + 1) / 2 * 2;  // what lies behind `rest` converts to zero
-  std::memcpy(row, halves, padded * sizeof halves[0]);
+template <std::uint32_t (*kConvert)(float, std::uint32_t)>
+EMBERMESH_SIMD_16 static void narrow(const float* weights, std::size_t dim, const Rounding& given,
+                                     std::byte* row) noexcept {
+  const Rounding rounding = given;  // which no write to the row can change
+  in_blocks(dim, [&](std::size_t column, auto width) __attribute__((always_inline)) {
+    narrow_block<width, kConvert>(weights + column, rounding,
+                                  static_cast<std::uint32_t>(column) * Rounding::kColumn,
+                                  row + column * sizeof(std::uint16_t));
+  });
+  if (dim % 2 != 0) std::memset(row + dim * sizeof(std::uint16_t), 0, sizeof(std::uint16_t));
 }
 
 WeightType parse_weight_type(std::string_view name) {

@@ -34,77 +34,98 @@ WeightType parse_weight_type(std::string_view name);
 // Where the rounding of a row's weights draws from: 64 bits of the row and step, and a 32-bit mixer
 // over the columns, which vectorises where a 64-bit one does not.
 struct Rounding {
+  static constexpr std::uint32_t kColumn = 0x9E3779B9U;  // 2^32 / golden ratio
+
   // Rounds half away from zero, whatever the column.
-  [[nodiscard]] static constexpr Rounding nearest() noexcept { return {0, true}; }
+  [[nodiscard]] static constexpr Rounding nearest() noexcept { return {0, 0}; }
   // `row_bits` belongs to the row (row_random), `step` to the push.
   [[nodiscard]] static constexpr Rounding stochastic(std::uint64_t row_bits,
                                                      std::uint64_t step) noexcept {
-    return {mix64(row_bits ^ mix64(step + 0xA0761D6478BD642FULL)), false};
+    return {mix64(row_bits ^ mix64(step + 0xA0761D6478BD642FULL)), ~0U};
   }
   // 32 uniform bits.
   [[nodiscard]] constexpr std::uint32_t draw(std::uint32_t column) const noexcept {
-    std::uint32_t x = static_cast<std::uint32_t>(bits) + column * 0x9E3779B9U;
+    return draw_at(column * kColumn);
+  }
+  // The same; `place` is column * kColumn.
+  [[nodiscard]] constexpr std::uint32_t draw_at(std::uint32_t place) const noexcept {
+    std::uint32_t x = static_cast<std::uint32_t>(bits) + place;
     x = (x ^ (x >> 16)) * 0x7FEB352DU;  // "lowbias32" (Chris Wellons)
     x = (x ^ (x >> 15)) * 0x846CA68BU;
     x = x ^ (x >> 16) ^ static_cast<std::uint32_t>(bits >> 32);
-    return to_nearest ? 0x80000000U : x;
+    return (x & drawn) | (0x80000000U & ~drawn);
   }
 
   std::uint64_t bits;
-  bool to_nearest;
+  std::uint32_t drawn;  // which bits of a draw are random: all, or none
 };
 
-// `yes` or `no` without a branch: a loop over floats with one would not become vectors.
+// What follows is meant for loops that become vectors. GCC turns a choice into branches as soon as
+// it can guess one condition from another; it does not where a choice is a mask or, by value, the
+// larger of two numbers.
+
 [[nodiscard]] constexpr std::uint32_t select(bool condition, std::uint32_t yes,
                                              std::uint32_t no) noexcept {
   const std::uint32_t mask = 0U - static_cast<std::uint32_t>(condition);
   return (yes & mask) | (no & ~mask);
 }
 
-[[nodiscard]] inline float from_fp16(std::uint16_t half) noexcept {
+[[nodiscard]] constexpr std::int32_t lower(std::int32_t a, std::int32_t b) noexcept {
+  return a < b ? a : b;
+}
+
+[[nodiscard]] constexpr std::int32_t higher(std::int32_t a, std::int32_t b) noexcept {
+  return a > b ? a : b;
+}
+
+// `half`: 16 bits.
+[[nodiscard]] inline float from_fp16(std::uint32_t half) noexcept {
   const std::uint32_t sign = (half & 0x8000U) << 16;
-  const std::uint32_t magnitude = half & 0x7FFFU;
-  const std::uint32_t normal = (magnitude << 13) + (112U << 23);
-  const std::uint32_t special = (magnitude << 13) | 0x7F800000U;  // infinity, NaN
-  // Below 2^-14 the exponent field is zero and the rest counts units of 2^-24.
-  const float units = static_cast<float>(static_cast<std::int32_t>(magnitude));
-  const auto small = std::bit_cast<std::uint32_t>(units * 0x1p-24F);
-  const std::uint32_t finite = select(magnitude < 0x0400U, small, normal);
-  return std::bit_cast<float>(sign | select(magnitude >= 0x7C00U, special, finite));
+  const std::uint32_t magnitude = (half & 0x7FFFU) << 13;
+  const std::uint32_t normal = magnitude + (112U << 23);
+  const std::uint32_t special = magnitude | 0x7F800000U;  // infinity, NaN
+  // Below 2^-14 the exponent field is zero and the rest counts units of 2^-24: those of a float32
+  // in [2^-14, 2^-13) with the same last bits.
+  const float above = std::bit_cast<float>(magnitude + (113U << 23));
+  const auto small = std::bit_cast<std::uint32_t>(above - 0x1p-14F);
+  const auto order = static_cast<std::int32_t>(magnitude);
+  const std::uint32_t finite = select(order < 1 << 23, small, normal);
+  return std::bit_cast<float>(sign | select(order >= 31 << 23, special, finite));
 }
 
-// `random`: 32 uniform bits.
-[[nodiscard]] inline std::uint16_t to_fp16(float value, std::uint32_t random) noexcept {
+// 16 bits in 32, because a vector of 32-bit numbers stays one. `random`: 32 uniform bits.
+[[nodiscard]] inline std::uint32_t to_fp16(float value, std::uint32_t random) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-  const bool is_small = magnitude < (113U << 23);  // below 2^-14
-  const std::uint32_t normal =
-      std::min(((magnitude + (random >> 19)) >> 13) - (112U << 10), std::uint32_t{0x7BFF});
-  // Below it the unit is 2^-24 and the number of bits to drop rises as the exponent falls: 14 or
-  // more. Draws have 32 bits, so what needs more than 31 loses its last ones first.
-  const auto exponent = static_cast<std::int32_t>(std::min(magnitude >> 23, std::uint32_t{112}));
-  const std::int32_t drop = 126 - exponent;
-  const std::int32_t kept = std::min(drop, 31);
-  const std::uint32_t significand =
-      ((magnitude & 0x7FFFFFU) | 0x800000U) >> std::min(drop - kept, 31);
-  const std::uint32_t small = (significand + (random >> (32 - kept))) >> kept;
-  const std::uint32_t finite = select(is_small, small, normal);
-  const std::uint32_t special = select(magnitude > 0x7F800000U, 0x7E00U, 0x7C00U);
-  return static_cast<std::uint16_t>((bits >> 16 & 0x8000U) |
-                                    select(magnitude >= 0x7F800000U, special, finite));
+  const auto order = static_cast<std::int32_t>(magnitude);
+  // Down to 2^-14, 13 bits are dropped. Below it the unit is 2^-24, so it is one more for each step
+  // of the exponent, and the implicit bit of the significand is written out: as an exponent of 1,
+  // which is how fp16 reads it if it stays. Draws have 32 bits: what needs more than 31 loses its
+  // last ones first.
+  const std::int32_t below = higher(113 - (order >> 23), 0);
+  const std::uint32_t field = magnitude - (112U << 23) + (static_cast<std::uint32_t>(below) << 23);
+  const std::int32_t more = lower(below, 18);
+  const std::int32_t lost = lower(below - more, 31);
+  const std::uint32_t rounded = ((field >> lost) + (random >> (19 - more))) >> (13 + more);
+  const auto finite = static_cast<std::uint32_t>(lower(static_cast<std::int32_t>(rounded), 0x7BFF));
+  const std::uint32_t special = select(order > 0x7F800000, 0x7E00U, 0x7C00U);
+  return (bits >> 16 & 0x8000U) | select(order >= 0x7F800000, special, finite);
 }
 
-[[nodiscard]] inline float from_bf16(std::uint16_t half) noexcept {
-  return std::bit_cast<float>(std::uint32_t{half} << 16);
+// `half`: 16 bits.
+[[nodiscard]] inline float from_bf16(std::uint32_t half) noexcept {
+  return std::bit_cast<float>(half << 16);
 }
 
-[[nodiscard]] inline std::uint16_t to_bf16(float value, std::uint32_t random) noexcept {
+// As to_fp16.
+[[nodiscard]] inline std::uint32_t to_bf16(float value, std::uint32_t random) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
-  const std::uint32_t finite = std::min((magnitude + (random >> 16)) >> 16, std::uint32_t{0x7F7F});
-  const std::uint32_t special = select(magnitude > 0x7F800000U, 0x7FC0U, 0x7F80U);
-  return static_cast<std::uint16_t>((bits >> 16 & 0x8000U) |
-                                    select(magnitude >= 0x7F800000U, special, finite));
+  const auto order = static_cast<std::int32_t>(magnitude);
+  const std::uint32_t rounded = (magnitude + (random >> 16)) >> 16;
+  const auto finite = static_cast<std::uint32_t>(lower(static_cast<std::int32_t>(rounded), 0x7F7F));
+  const std::uint32_t special = select(order > 0x7F800000, 0x7FC0U, 0x7F80U);
+  return (bits >> 16 & 0x8000U) | select(order >= 0x7F800000, special, finite);
 }
 
 // Reads the `dim` weights at the head of `row` as float32.

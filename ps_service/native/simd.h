@@ -11,12 +11,16 @@
 #define EMBERMESH_SIMD __attribute__((target_clones("avx512f", "avx2", "default")))
 // For products of 64-bit integers: only x86-64-v4 (AVX-512 DQ) has them as vectors.
 #define EMBERMESH_SIMD_64 __attribute__((target_clones("arch=x86-64-v4", "default")))
+// For loops over 16-bit numbers: AVX-512 F alone makes no whole vectors of them, x86-64-v4 (BW)
+// does.
+#define EMBERMESH_SIMD_16 __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 // For a function written twice, because the compiler does not write past the cache by itself.
 #define EMBERMESH_AVX512 __attribute__((target("avx512f")))
 #define EMBERMESH_ANY_CPU __attribute__((target("default")))
 #else
 #define EMBERMESH_SIMD
 #define EMBERMESH_SIMD_64
+#define EMBERMESH_SIMD_16
 #define EMBERMESH_ANY_CPU
 #endif
 

@@ -1,6 +1,5 @@
 #include "update_rule.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -17,13 +16,20 @@ constexpr std::array kOptions = {Param{"clip_value", 0.0, 0.0}, Param{"clip_norm
 
 }  // namespace
 
-EMBERMESH_SIMD static void clamp_all(const float* grad, std::size_t dim, float bound,
-                                     float* out) noexcept {
-  for (std::size_t i = 0; i < dim; ++i) out[i] = std::clamp(grad[i], -bound, bound);
-}
-
-EMBERMESH_SIMD static void scale_all(float* values, std::size_t dim, float factor) noexcept {
-  for (std::size_t i = 0; i < dim; ++i) values[i] *= factor;
+// A norm_bound of zero is none.
+[[gnu::flatten]] EMBERMESH_SIMD static void clip_all(const float* grad, std::size_t dim,
+                                                     float value_bound, double norm_bound,
+                                                     float* out) noexcept {
+  for (std::size_t i = 0; i < dim; ++i) {
+    // In this order of comparison a NaN stays one.
+    const float raised = grad[i] < -value_bound ? -value_bound : grad[i];
+    out[i] = value_bound < raised ? value_bound : raised;
+  }
+  if (norm_bound <= 0.0) return;
+  const double norm = std::sqrt(sum_squares(out, dim));
+  if (!(norm > norm_bound) || !std::isfinite(norm)) return;
+  const auto factor = static_cast<float>(norm_bound / norm);
+  for (std::size_t i = 0; i < dim; ++i) out[i] *= factor;
 }
 
 EMBERMESH_SIMD static void shrink_all(float* values, std::size_t dim, float share) noexcept {
@@ -54,12 +60,7 @@ UpdateRule::UpdateRule(std::string_view optimizer, const ParamMap& params,
 void UpdateRule::clip(const float* grad, std::size_t dim, float* out) const noexcept {
   const auto bound = options_.clip_value > 0.0 ? static_cast<float>(options_.clip_value)
                                                : std::numeric_limits<float>::infinity();
-  clamp_all(grad, dim, bound, out);
-  if (options_.clip_norm <= 0.0) return;
-  const double norm = std::sqrt(sum_squares(out, dim));
-  if (norm > options_.clip_norm && std::isfinite(norm)) {
-    scale_all(out, dim, static_cast<float>(options_.clip_norm / norm));
-  }
+  clip_all(grad, dim, bound, options_.clip_norm, out);
 }
 
 void UpdateRule::step(float* weights, float* state, const float* grad, std::size_t dim,

@@ -41,32 +41,80 @@ struct Ftrl {
   void apply(float* __restrict weights, float* __restrict state, const float* __restrict grad,
              std::size_t dim, float rate) const noexcept {
     if (power == 0.5) {
-      update(weights, state, grad, dim, rate, [](double n) { return std::sqrt(n); });
+      update<float>(weights, state, grad, dim, rate, RootGrowth{});
     } else {
-      update(weights, state, grad, dim, rate, [this](double n) { return std::pow(n, power); });
+      // In double: the difference of two nearly equal powers, and z integrates its error.
+      update<double>(weights, state, grad, dim, rate, [this](double before, double square) {
+        const double after = std::pow(before + square, power);
+        return Growth<double>{after, after - std::pow(before, power)};
+      });
     }
   }
 
-  // In double: sigma is a difference of two nearly equal roots, and z integrates its error.
-  template <class Root>
+  // n'^-p, and by how much it is above n^-p.
+  template <class Real>
+  struct Growth {
+    Real root;
+    Real by;
+  };
+
+  // For p = -0.5: sqrt(n + g^2) - sqrt(n) = g^2 / (sqrt(n + g^2) + sqrt(n)), where nothing cancels,
+  // so that float32 is enough.
+  struct RootGrowth {
+    Growth<float> operator()(float before, float square) const noexcept {
+      const float root = std::sqrt(before + square);
+      const float sum = root + std::sqrt(before);
+      const float by = square / sum;
+      return {root, sum == 0.0F ? 0.0F : by};
+    }
+  };
+
+  // The regularised problem of one element, in the precision of Real.
+  template <class Real>
+  struct Proximal {
+    explicit Proximal(const Ftrl& ftrl) noexcept
+        : inverse_lr(static_cast<Real>(1.0 / ftrl.lr)),
+          l1(static_cast<Real>(ftrl.l1)),
+          l2_twice(static_cast<Real>(2.0 * ftrl.l2)),
+          beta(static_cast<Real>(ftrl.beta)) {}
+
+    // z after a gradient, times the rate, where the root grew `by` that much.
+    [[nodiscard]] Real moved(Real z, Real gradient, Real by, Real weight) const noexcept {
+      return z + (gradient - by * inverse_lr * weight);
+    }
+    // clip(z, -l1, l1) - z. std::clamp gives references, of which a compiler makes branches instead
+    // of vectors.
+    [[nodiscard]] Real pulled(Real z) const noexcept {
+      const Real raised = z < -l1 ? -l1 : z;
+      return (raised > l1 ? l1 : raised) - z;
+    }
+    // The weight that solves it. A zero accumulator that never saw a gradient says nothing about
+    // the weight: it is kept.
+    [[nodiscard]] Real solve(Real pulled_z, Real root, Real weight) const noexcept {
+      const Real slope = (root + beta) * inverse_lr + l2_twice;
+      const Real solved = pulled_z / slope;
+      return slope > Real{0} ? solved : weight;
+    }
+
+    Real inverse_lr;
+    Real l1;
+    Real l2_twice;
+    Real beta;
+  };
+
+  template <class Real, class Grow>
   void update(float* __restrict weights, float* __restrict state, const float* __restrict grad,
-              std::size_t dim, double rate, Root root) const noexcept {
+              std::size_t dim, Real rate, Grow grow) const noexcept {
+    const Proximal<Real> problem(*this);
     float* __restrict accumulator = state;
     float* __restrict linear = state + dim;
     for (std::size_t i = 0; i < dim; ++i) {
-      const double g = grad[i];
-      const double before = accumulator[i];
-      const double after = before + g * g;
-      const double after_root = root(after);
-      const double z = linear[i] + (rate * g - (after_root - root(before)) / lr * weights[i]);
-      const double denominator = (after_root + beta) / lr + 2.0 * l2;
-      // std::clamp gives references, of which a compiler makes branches instead of vectors.
-      const double raised = z < -l1 ? -l1 : z;
-      const double solved = ((raised > l1 ? l1 : raised) - z) / denominator;
-      // A zero accumulator that never saw a gradient says nothing about the weight: keep it.
-      const double kept = weights[i];
-      weights[i] = static_cast<float>(denominator > 0.0 ? solved : kept);
-      accumulator[i] = static_cast<float>(after);
+      const Real g = grad[i];
+      const Real before = accumulator[i];
+      const Growth<Real> growth = grow(before, g * g);
+      const Real z = problem.moved(linear[i], rate * g, growth.by, weights[i]);
+      weights[i] = static_cast<float>(problem.solve(problem.pulled(z), growth.root, weights[i]));
+      accumulator[i] = static_cast<float>(before + g * g);
       linear[i] = static_cast<float>(z);
     }
   }

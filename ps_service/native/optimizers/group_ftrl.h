@@ -9,9 +9,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "ftrl.h"
 #include "optimizer.h"
+#include "sum_squares.h"
 
 namespace embermesh {
 
@@ -24,57 +27,47 @@ struct GroupFtrl {
   static constexpr std::size_t kStateVectors = 2;
   static constexpr std::size_t kStateScalars = 0;
   static constexpr bool kRowWise = true;
-  static constexpr bool kTakesDecay = false;  // the weights are solved for anew at each step
+  static constexpr bool kTakesDecay = false;     // the weights are solved for anew at each step
+  static constexpr std::size_t kNormBlock = 64;  // columns whose squares are summed together
 
   explicit GroupFtrl(std::span<const double> params)
-      : lr(params[0]),
-        initial_accumulator(static_cast<float>(params[1])),
-        l1(params[2]),
-        l2(params[3]),
-        l21(params[4]),
-        beta(params[5]) {}
+      : ftrl(std::array{params[0], -0.5, params[1], params[2], params[3], params[5]}),
+        l21(params[4]) {}
 
-  void init(float* state, std::size_t dim) const noexcept {
-    std::fill_n(state, dim, initial_accumulator);
-    std::fill_n(state + dim, dim, 0.0F);
-  }
+  void init(float* state, std::size_t dim) const noexcept { ftrl.init(state, dim); }
 
-  // In double, like ftrl: sigma is a difference of two nearly equal roots.
   void apply(float* __restrict weights, float* __restrict state, const float* __restrict grad,
              std::size_t dim, float rate) const noexcept {
+    if (l21 == 0.0) return ftrl.apply(weights, state, grad, dim, rate);
+    const Ftrl::Proximal<float> problem(ftrl);
     float* __restrict accumulator = state;
     float* __restrict linear = state + dim;
+    float pulled[kNormBlock];
     double norm2 = 0.0;
-    for (std::size_t i = 0; i < dim; ++i) {
-      const double g = grad[i];
-      const double before = accumulator[i];
-      const double after = before + g * g;
-      const double z =
-          linear[i] + (rate * g - (std::sqrt(after) - std::sqrt(before)) / lr * weights[i]);
-      const double s = std::clamp(z, -l1, l1) - z;
-      norm2 += s * s;
-      accumulator[i] = static_cast<float>(after);
-      linear[i] = static_cast<float>(z);
+    for (std::size_t first = 0; first < dim; first += kNormBlock) {
+      const std::size_t end = std::min(first + kNormBlock, dim);
+      for (std::size_t i = first; i < end; ++i) {
+        const float square = grad[i] * grad[i];
+        const float by = Ftrl::RootGrowth{}(accumulator[i], square).by;
+        const float z = problem.moved(linear[i], rate * grad[i], by, weights[i]);
+        pulled[i - first] = problem.pulled(z);
+        accumulator[i] += square;
+        linear[i] = z;
+      }
+      norm2 += sum_squares(pulled, end - first);
     }
     const double bound = std::sqrt(static_cast<double>(dim)) * l21;
     const double norm = std::sqrt(norm2);
     // Written so that a NaN stays one: a row that has diverged must not look like a sparse one.
-    const double keep = norm <= bound && bound > 0.0 ? 0.0 : bound > 0.0 ? 1.0 - bound / norm : 1.0;
+    const auto keep = static_cast<float>(norm <= bound ? 0.0 : 1.0 - bound / norm);
     for (std::size_t i = 0; i < dim; ++i) {
-      const double z = linear[i];
-      const double denominator = (std::sqrt(double{accumulator[i]}) + beta) / lr + 2.0 * l2;
-      const double solved = keep * (std::clamp(z, -l1, l1) - z) / denominator;
-      // A zero accumulator that never saw a gradient says nothing about the weight: keep it.
-      weights[i] = denominator > 0.0 ? static_cast<float>(solved) : weights[i];
+      const float kept = keep * problem.pulled(linear[i]);
+      weights[i] = problem.solve(kept, std::sqrt(accumulator[i]), weights[i]);
     }
   }
 
-  double lr;
-  float initial_accumulator;
-  double l1;
-  double l2;
+  Ftrl ftrl;
   double l21;
-  double beta;
 };
 
 }  // namespace embermesh

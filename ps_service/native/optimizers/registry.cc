@@ -10,17 +10,22 @@
 
 namespace embermesh {
 
+// Flattened, because a function that is called and not inlined is not a version of its caller: it
+// is the plain one.
+
 template <Optimizer O>
-EMBERMESH_SIMD void apply_rows(const O& optimizer, std::span<const RowUpdate> updates,
-                               std::size_t dim, float rate) noexcept {
+[[gnu::flatten]] EMBERMESH_SIMD void apply_rows(const O& optimizer,
+                                                std::span<const RowUpdate> updates, std::size_t dim,
+                                                float rate) noexcept {
   for (const RowUpdate& update : updates) {
     optimizer.apply(update.row, update.row + dim, update.grad, dim, rate);
   }
 }
 
 template <Optimizer O>
-EMBERMESH_SIMD void apply_row(const O& optimizer, float* weights, float* state, const float* grad,
-                              std::size_t dim, float rate) noexcept {
+[[gnu::flatten]] EMBERMESH_SIMD void apply_row(const O& optimizer, float* weights, float* state,
+                                               const float* grad, std::size_t dim,
+                                               float rate) noexcept {
   optimizer.apply(weights, state, grad, dim, rate);
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -60,6 +61,33 @@ TEST(RowCodec, AWeightBecomesOneOfItsTwoNeighbours) {
     const std::uint16_t below = to_bf16(value, 0);
     ASSERT_TRUE(brain == below || brain == below + 1) << value;
     ASSERT_LE(std::abs(from_bf16(below)), std::abs(value));
+  }
+}
+
+// `value` in units of the gap between its two neighbours; what is dropped and a draw of as many
+// bits, 31 at most, carry into the upper neighbour if they add up to 1.
+std::uint32_t fp16_by_addition(double value, std::uint32_t random) {
+  const int exponent = std::ilogb(value);
+  const int unit = std::max(exponent, -14) - 10;
+  const double units = std::ldexp(value, -unit);
+  const int dropped = std::min(unit - (exponent - 23), 31);
+  const double part = std::floor(std::ldexp(units - std::floor(units), dropped));
+  const double draw = std::floor(std::ldexp(random, dropped - 32));
+  const double up = part + draw >= std::ldexp(1.0, dropped) ? 1.0 : 0.0;
+  // Neighbours have consecutive numbers; those of an exponent above the smallest start at 1024.
+  return static_cast<std::uint32_t>(std::floor(units) + up) +
+         1024U * static_cast<std::uint32_t>(unit + 24);
+}
+
+TEST(RowCodec, ADrawCarriesAsOftenAsWhatIsDropped) {
+  for (std::uint32_t i = 0; i < 300000; ++i) {
+    const auto random = static_cast<std::uint32_t>(mix64(i));
+    const std::uint32_t exponent = 60 + i % 82;  // to those of the largest fp16
+    const float value =
+        std::bit_cast<float>(static_cast<std::uint32_t>(mix64(i + 1) & 0x7FFFFFU) | exponent << 23);
+    const std::uint32_t expected = std::min(fp16_by_addition(value, random), 0x7BFFU);
+    ASSERT_EQ(to_fp16(value, random), expected) << value;
+    ASSERT_EQ(to_fp16(-value, random), expected | 0x8000U) << value;
   }
 }
 
@@ -129,6 +157,37 @@ TEST(RowCodec, AnyWidthIsWrittenToItsEndAndNoFurther) {
       EXPECT_EQ(read.back(), kCanary);
       read.pop_back();
       EXPECT_EQ(read, weights);  // small whole numbers are exact in all three
+    }
+  }
+}
+
+// Blocks of columns, and those that overlap at the end of a row, do what single columns do.
+TEST(RowCodec, AColumnIsConvertedAloneWhateverTheWidth) {
+  for (std::size_t dim = 1; dim <= 70; ++dim) {
+    for (const bool is_fp16 : {true, false}) {
+      const WeightType type = is_fp16 ? WeightType::kFp16 : WeightType::kBf16;
+      for (const Rounding rounding : {Rounding::stochastic(dim, 5), Rounding::nearest()}) {
+        std::vector<float> weights(dim);
+        for (std::size_t i = 0; i < dim; ++i) {
+          weights[i] = std::ldexp(static_cast<float>(mix64(i) >> 40) - 0x1p23F, -30 - int(i % 20));
+        }
+        std::vector<float> row(weight_units(type, dim), -1.0F);
+        std::vector<float> read(dim);
+        narrow_weights(type, weights.data(), dim, rounding, row.data());
+        widen_weights(type, row.data(), dim, read.data());
+        std::vector<std::uint16_t> halves(2 * row.size());
+        std::memcpy(halves.data(), row.data(), row.size() * sizeof row[0]);
+        for (std::size_t i = 0; i < dim; ++i) {
+          const std::uint32_t draw = rounding.draw(static_cast<std::uint32_t>(i));
+          const std::uint32_t half =
+              is_fp16 ? to_fp16(weights[i], draw) : to_bf16(weights[i], draw);
+          ASSERT_EQ(halves[i], half) << dim << " " << i;
+          ASSERT_EQ(read[i], is_fp16 ? from_fp16(half) : from_bf16(half)) << dim << " " << i;
+        }
+        if (dim % 2 != 0) {
+          ASSERT_EQ(halves[dim], 0) << dim;
+        }
+      }
     }
   }
 }

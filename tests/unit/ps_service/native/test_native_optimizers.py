@@ -85,6 +85,29 @@ def test_every_single_step_is_within_1e_6_of_the_formula(optimizer, params):
             np.testing.assert_allclose(after[name], before[name], rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "params"),
+    [case for case in CASES if case[0] in ROW_WISE],
+    ids=ids([case for case in CASES if case[0] in ROW_WISE]),
+)
+@pytest.mark.parametrize("dim", [1, 64, 65, 200])
+def test_what_a_row_shares_is_of_all_its_columns(optimizer, params, dim):
+    """Sums of squares come in blocks and lanes; none of the columns may be left out."""
+    rng = np.random.default_rng(8)
+    config = ref.table(dim=dim, optimizer=optimizer, optimizer_params=params)
+    shard = _native.SparseShard([config], partitions=1, seed=3)
+    counts, keys = ref.u32(1), ref.u64([42])
+    start = ref.floats(shard.pull(counts, keys, insert=True))
+    resolved = full_params(optimizer, params)
+    state = ref.initial_state(optimizer, resolved, start)
+    for _ in range(30):
+        grad = (rng.normal(0, 0.1, dim) * np.linspace(0.1, 3, dim)).astype(np.float32)
+        shard.push(counts, keys, grad)
+        ref.step(optimizer, resolved, state, grad)
+    actual = ref.floats(shard.pull(counts, keys, insert=False))
+    np.testing.assert_allclose(actual, state["w"], rtol=1e-6, atol=1e-7)
+
+
 def row_of(shard, optimizer, names, number):
     """The only row's weights and state as float64."""
     _, weights, state = shard.export_rows(0)
