@@ -51,16 +51,19 @@ class ParquetCodec:
                     raise InvalidInput(
                         f"{file.name}: column {column!r} is not there; it has: {', '.join(names)}"
                     )
-            first = 0
-            for group in range(parquet.num_row_groups):
-                rows = parquet.metadata.row_group(group).num_rows
-                if first + rows <= start:
-                    yield rows, None
-                else:
-                    # No threads: one reads several times faster than any trainer trains, and
-                    # more of them wait for each other and take the step's cores from it.
-                    for batch in parquet.iter_batches(
-                        _BLOCK_ROWS, row_groups=[group], columns=columns, use_threads=False
-                    ):
-                        yield batch.num_rows, batch
-                first += rows
+            groups = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
+            passed = first = 0
+            while passed < len(groups) and first + groups[passed] <= start:
+                yield groups[passed], None
+                first += groups[passed]
+                passed += 1
+            # All at once, since each beginning costs as much as a thousand rows. No threads: one
+            # reads several times faster than any trainer trains, and more of them wait for each
+            # other and take the step's cores from it.
+            for batch in parquet.iter_batches(
+                _BLOCK_ROWS,
+                row_groups=list(range(passed, len(groups))),
+                columns=columns,
+                use_threads=False,
+            ):
+                yield batch.num_rows, batch
