@@ -12,10 +12,33 @@ from services.kit.errors import InvalidInput
 from trainer_service.decode import BadLine, File
 
 _BLOCK_ROWS = 8192
+# Of row groups that are decoded together, if they are small: to begin costs as much as a thousand
+# rows. What is read ahead for them is in memory at once.
+_RUN_ROWS = 65536
 
 
 def _footer(stream: Any) -> Any:
-    return pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
+    # Arrow's threads read what is far away ahead of the decoder; for a local file they only cost.
+    local = isinstance(stream, pa.OSFile)
+    return pyarrow.parquet.ParquetFile(
+        stream, pre_buffer=not local, page_checksum_verification=True
+    )
+
+
+def _runs(groups: Sequence[int], first: int) -> Iterator[list[int]]:
+    """Numbers of the row groups from `first` on, as many together as give _RUN_ROWS rows, at least
+    one; `groups` are their rows.
+    """
+    run: list[int] = []
+    rows = 0
+    for number in range(first, len(groups)):
+        if run and rows + groups[number] > _RUN_ROWS:
+            yield run
+            run, rows = [], 0
+        run.append(number)
+        rows += groups[number]
+    if run:
+        yield run
 
 
 class ParquetCodec:
@@ -57,13 +80,10 @@ class ParquetCodec:
                 yield groups[passed], None
                 first += groups[passed]
                 passed += 1
-            # All at once, since each beginning costs as much as a thousand rows. No threads: one
-            # reads several times faster than any trainer trains, and more of them wait for each
-            # other and take the step's cores from it.
-            for batch in parquet.iter_batches(
-                _BLOCK_ROWS,
-                row_groups=list(range(passed, len(groups))),
-                columns=columns,
-                use_threads=False,
-            ):
-                yield batch.num_rows, batch
+            # No threads: one decodes several times faster than any trainer trains, and more of them
+            # wait for each other and take the step's cores from it.
+            for run in _runs(groups, passed):
+                for batch in parquet.iter_batches(
+                    _BLOCK_ROWS, row_groups=run, columns=columns, use_threads=False
+                ):
+                    yield batch.num_rows, batch
