@@ -24,7 +24,7 @@ struct KeyGroup {
 
 // Remembers the keys of the last steps. A batch costs one look at a cell for each of its distinct
 // keys, however many steps are looked back at. Memory is 16 bytes for each of 4 to 8 times the keys
-// of these steps, on huge pages where there are many.
+// of these steps, on huge pages where there are many, and once more for those of one table.
 class RecentKeys {
  public:
   static constexpr std::uint64_t kMaxSteps = 4096;  // that one call may look back at
