@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -24,7 +25,7 @@ WIDE_ROWS = 100_000_000  # values of all slots together in the wide variant of t
 ACCUMULATOR = 0.1  # initial, of every side's Adagrad: it moves the AUC more than any other choice
 _TRAINING, _TEST = 0, 1  # random streams
 _STRIPE = 4096  # rows generated at once, whatever the batch size
-_ROW_GROUP = 10 * _STRIPE
+_GROUP = 10  # stripes in a row group
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,18 @@ class Data:
     def train(self, rows: int | None = None) -> Path:
         """File of the first `rows` training rows, made if it isn't there; default: all."""
         count = self.train_rows if rows is None else rows
-        return self._file(f"train-{count}.parquet", count, _TRAINING)
+        return self._file(f"train-plain-{count}.parquet", count, _TRAINING)
 
     def test(self) -> Path:
         """File of the held-out rows."""
-        return self._file(f"test-{self.test_rows}.parquet", self.test_rows, _TEST)
+        return self._file(f"test-plain-{self.test_rows}.parquet", self.test_rows, _TEST)
 
     def wide(self, rows: int) -> Path:
         """File of `rows` training rows of a model of WIDE_ROWS embedding rows: every slot has as
         many times more values.
         """
         wide = CARDINALITIES * WIDE_ROWS // CARDINALITIES.sum()
-        return self._file(f"wide-{rows}.parquet", rows, _TRAINING, CriteoModel(wide))
+        return self._file(f"wide-plain-{rows}.parquet", rows, _TRAINING, CriteoModel(wide))
 
     def _file(self, name: str, rows: int, stream: int, model: CriteoModel | None = None) -> Path:
         path = self.folder / name
@@ -72,16 +73,28 @@ class Data:
             return path
         self.folder.mkdir(parents=True, exist_ok=True)
         model, unfinished = model or CriteoModel(), path.with_suffix(".tmp")
+        stripes = range(-(-rows // _STRIPE))
         writer = None
-        for index in range(-(-rows // _STRIPE)):
-            count = min(_STRIPE, rows - index * _STRIPE)
-            stripe, _ = model.rows(count, (SEED, stream, index))
-            writer = writer or pq.ParquetWriter(unfinished, stripe.schema)
-            writer.write_batch(stripe, row_group_size=_ROW_GROUP)
+        for first in stripes[::_GROUP]:
+            group = pa.Table.from_batches(
+                _required(model.rows(min(_STRIPE, rows - i * _STRIPE), (SEED, stream, i))[0])
+                for i in stripes[first : first + _GROUP]
+            )
+            # As docs/formats.md advises for files to train from.
+            writer = writer or pq.ParquetWriter(
+                unfinished, group.schema, compression="none", use_dictionary=False
+            )
+            writer.write_table(group)
         if writer is not None:
             writer.close()
         unfinished.replace(path)
         return path
+
+
+def _required(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """`rows` without the possibility that a value is missing."""
+    schema = pa.schema([field.with_nullable(False) for field in rows.schema])
+    return pa.RecordBatch.from_arrays(rows.columns, schema=schema)
 
 
 def read(path: Path) -> Rows:

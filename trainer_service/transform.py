@@ -82,6 +82,11 @@ class Transform:
         self._low, self._high = np.array([f.clip or unbounded for f in specs]).reshape(-1, 2).T
         self._clips = any(f.clip for f in specs)
         self._log = np.array([f.log for f in specs], bool)
+        self._keeps = not self._clips and not self._log.any()  # values are what is trained
+        # The column of each feature, if all of them are single ids.
+        self._ids = [names[0] for _, names, f in self._sparse if _is_id(f)]
+        if len(self._ids) < len(self._sparse):
+            self._ids = []
         self._single = _single(0)  # of the last batch: the next one is mostly as long
 
     def apply(self, batch: pa.RecordBatch) -> TransformedRows:
@@ -109,31 +114,39 @@ class Transform:
         try:
             labels = self._labels(data, problems)
             dense = self._dense_matrix(data, batch.num_rows, problems)
-            parts = [
-                self._keys(name, names, feature, data, problems)
-                for name, names, feature in self._sparse
-            ]
+            keys, offsets = self._all_keys(data, batch.num_rows, problems)
         except KeyError:
             check_columns(self._features, data)
             raise
-        keys, offsets = self._join(parts, batch.num_rows)
         return TransformedRows(labels, dense, keys, offsets, problems.good, ())
 
-    def _join(
-        self, parts: list[_FeatureKeys], rows: int
+    def _all_keys(
+        self, data: dict[str, pa.Array], rows: int, problems: _Problems
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
         """Keys and offsets of all features, feature-major."""
+        if self._ids:
+            joined = columns.joined_ids([data[column] for column in self._ids])
+            if joined is not None:
+                return joined, self._singles(len(joined))
+        parts = [
+            self._keys(name, names, feature, data, problems)
+            for name, names, feature in self._sparse
+        ]
         if not parts:
             return np.zeros(0, np.uint64), _single(0)
         keys = np.concatenate([part.keys for part in parts])
         if all(part.counts is None for part in parts):
-            single = self._single  # another thread may replace it
-            if len(single) != len(keys) + 1:
-                single = self._single = _single(len(keys))
-            return keys, single
+            return keys, self._singles(len(keys))
         ones = np.ones(rows, np.int32)
         counts = [ones if part.counts is None else part.counts for part in parts]
         return keys, columns.offsets_of(np.concatenate(counts))
+
+    def _singles(self, keys: int) -> npt.NDArray[np.int32]:
+        """As `_single`, and the same array where that will do."""
+        single = self._single  # another thread may replace it
+        if len(single) != keys + 1:
+            single = self._single = _single(keys)
+        return single
 
     def _labels(self, data: dict[str, pa.Array], problems: _Problems) -> npt.NDArray[np.float32]:
         column = self._features.label
@@ -146,6 +159,10 @@ class Transform:
     def _dense_matrix(
         self, data: dict[str, pa.Array], rows: int, problems: _Problems
     ) -> npt.NDArray[np.float32]:
+        if self._keeps:
+            joined = columns.joined_floats([data[column] for _, column in self._dense])
+            if joined is not None:
+                return np.ascontiguousarray(joined.T)
         by_feature = np.empty((len(self._dense), rows))
         for i, (name, column) in enumerate(self._dense):
             values, malformed = _named(f"feature {name!r}", column, columns.numbers, data)
@@ -211,6 +228,12 @@ def _named(
         return convert(values)
     except InvalidInput as error:
         raise InvalidInput(f"{what}, column {column!r}: {error}") from None
+
+
+def _is_id(feature: SparseFeature) -> bool:
+    """Whether an integer is the key."""
+    other = feature.cross or feature.separator or feature.bucketize
+    return feature.encode == "id" and not other
 
 
 def _encode(column: pa.Array, feature: SparseFeature) -> _FeatureKeys:

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "hash.h"
 #include "hashed_keys.h"
@@ -31,15 +31,20 @@ std::vector<KeyGroup> sized_groups(std::span<const std::uint32_t> counts, std::s
 
 }  // namespace
 
-void RecentKeys::Table::make_room(std::size_t more, std::uint64_t salt, std::uint64_t oldest) {
-  if (2 * (used + more) <= cells.size()) return;
-  const auto is_recent = [oldest](const Cell& cell) { return cell.step >= oldest; };
-  used = static_cast<std::size_t>(std::ranges::count_if(cells.items(), is_recent));
-  HugeArray<Cell> former =
-      std::exchange(cells, HugeArray<Cell>(std::bit_ceil(4 * (used + more) + 1)));
-  for (const Cell& cell : former.items()) {
-    if (is_recent(cell)) cell_of(cell.key, row_hash(salt, cell.key)) = cell;
+void RecentKeys::make_room(Table& table, std::size_t more, std::uint64_t salt,
+                           std::uint64_t oldest) {
+  if (2 * (table.used + more) <= table.cells.size()) return;
+  moving_.clear();
+  std::ranges::copy_if(table.cells.items(), std::back_inserter(moving_),
+                       [oldest](const Cell& cell) { return cell.step >= oldest; });
+  const std::size_t wanted = std::bit_ceil(4 * (moving_.size() + more) + 1);
+  if (table.cells.size() == wanted) {
+    std::ranges::fill(table.cells.items(), Cell{});
+  } else {
+    table.cells = HugeArray<Cell>(wanted);
   }
+  table.used = moving_.size();
+  for (const Cell& cell : moving_) table.cell_of(cell.key, row_hash(salt, cell.key)) = cell;
 }
 
 RecentKeys::Cell& RecentKeys::Table::cell_of(std::uint64_t key, std::uint64_t hash) noexcept {
@@ -95,7 +100,7 @@ std::vector<KeyGroup> RecentKeys::split(const Plan& plan, std::uint64_t step,
   for (std::size_t segment = 0; segment < sizes.size(); ++segment) {
     const std::size_t number = segment % tables_.size();
     const std::uint64_t salt = table_salt(static_cast<std::uint32_t>(number));
-    tables_[number].make_room(sizes[segment], salt, oldest);
+    make_room(tables_[number], sizes[segment], salt, oldest);
     enter(tables_[number], salt, unique.subspan(first, sizes[segment]), step, oldest,
           groups.data() + first);
     for (const std::size_t end = first + sizes[segment]; first < end; ++first) {

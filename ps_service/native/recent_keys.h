@@ -24,7 +24,7 @@ struct KeyGroup {
 
 // Remembers the keys of the last steps. A batch costs one look at a cell for each of its distinct
 // keys, however many steps are looked back at. Memory is 16 bytes for each of 4 to 8 times the keys
-// of these steps, on huge pages where there are many.
+// of these steps, on huge pages where there are many, and once more for those of one table.
 class RecentKeys {
  public:
   static constexpr std::uint64_t kMaxSteps = 4096;  // that one call may look back at
@@ -53,13 +53,15 @@ class RecentKeys {
     std::size_t used = 0;
 
     [[nodiscard]] std::size_t mask() const noexcept { return cells.size() - 1; }
-    // Room for `more` keys; keys of steps before `oldest` are dropped if that takes new memory.
-    void make_room(std::size_t more, std::uint64_t salt, std::uint64_t oldest);
     // The cell of `key`: its own, or the free one where it belongs.
     [[nodiscard]] Cell& cell_of(std::uint64_t key, std::uint64_t hash) noexcept;
   };
 
   void check(const Plan& plan, std::uint64_t step, std::uint64_t oldest) const;
+  // Room for `more` keys; where there is none, keys of steps before `oldest` are dropped. The cells
+  // stay where they are if there are as many as needed: new ones every few steps would be pages to
+  // clear and to take from all cores' translations.
+  void make_room(Table& table, std::size_t more, std::uint64_t salt, std::uint64_t oldest);
   // Enters the keys of one table and shard. groups[i] becomes the number of the group of keys[i]: 0
   // for none, else 1 + the step's distance from `oldest`.
   static void enter(Table& table, std::uint64_t salt, std::span<const std::uint64_t> keys,
@@ -68,6 +70,7 @@ class RecentKeys {
   std::mutex mutex_;
   std::shared_ptr<const PlannerCore> core_;  // of all plans, once there was one
   std::vector<Table> tables_;
+  std::vector<Cell> moving_;  // from one table's cells to its next ones; memory to be used again
   std::uint64_t last_step_ = 0;
   std::uint64_t oldest_ = 1;
 };

@@ -19,8 +19,8 @@ std::vector<std::size_t> tables_of(const Plan& plan) {
   return tables;
 }
 
-TEST(PlanParts, RowsAreGatheredFromWhereTheyWerePlaced) {
-  const Planner planner(two_tables());
+void expect_rows_where_they_were_placed(std::uint32_t first, std::uint32_t second) {
+  const Planner planner(two_tables(first, second));
   std::mt19937_64 random(2);
   const Plan plan = random_plan(planner, 40, 0, random);
   std::vector<float> values(plan.total_floats());
@@ -31,7 +31,7 @@ TEST(PlanParts, RowsAreGatheredFromWhereTheyWerePlaced) {
   std::vector<float> odd_rows;
   const auto tables = tables_of(plan);
   for (std::size_t u = 0, at = 0; u < tables.size(); ++u) {
-    const std::size_t dim = tables[u] == 0 ? 2 : 3;
+    const std::size_t dim = tables[u] == 0 ? first : second;
     auto& rows = u % 2 == 0 ? even_rows : odd_rows;
     (u % 2 == 0 ? even : odd).push_back(static_cast<std::int32_t>(u));
     for (std::size_t i = 0; i < dim; ++i) rows.push_back(values[at++]);
@@ -40,7 +40,19 @@ TEST(PlanParts, RowsAreGatheredFromWhereTheyWerePlaced) {
   plan.place(odd_rows, odd, placed.data());
   plan.place(even_rows, even, placed.data());
   EXPECT_EQ(placed, values);
-  EXPECT_THROW(plan.place(odd_rows, even, placed.data()), std::invalid_argument);
+  odd_rows.push_back(0.0F);
+  EXPECT_THROW(plan.place(odd_rows, odd, placed.data()), std::invalid_argument);
+  even.back() = static_cast<std::int32_t>(tables.size());
+  EXPECT_THROW(plan.place(even_rows, even, placed.data()), std::invalid_argument);
+}
+
+TEST(PlanParts, RowsAreGatheredFromWhereTheyWerePlaced) {
+  expect_rows_where_they_were_placed(2, 3);
+}
+
+// Widths with a copy of their own, and one without.
+TEST(PlanParts, RowsOfOneWidthAreGatheredFromWhereTheyWerePlaced) {
+  for (const std::uint32_t dim : {4, 5, 8, 16, 32}) expect_rows_where_they_were_placed(dim, dim);
 }
 
 }  // namespace

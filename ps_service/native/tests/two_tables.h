@@ -1,4 +1,4 @@
-// A planner's config of two tables of unlike widths, and the random batches of it.
+// A planner's config of two tables, by default of unlike widths, and the random batches of it.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 namespace embermesh {
 
 // Over three shards; a bag of one key to each feature.
-inline PlannerConfig two_tables() {
+inline PlannerConfig two_tables(std::uint32_t first = 2, std::uint32_t second = 3) {
   PlannerConfig config{.feature_tables = {0, 1},
-                       .dims = {2, 3},
-                       .columns = {0, 2},
+                       .dims = {first, second},
+                       .columns = {0, first},
                        .combiners = {Combiner::kSum, Combiner::kSum},
                        .owners = std::vector<std::uint16_t>(16, 0),
                        .shards = 3,
-                       .width = 5};
+                       .width = first + second};
   for (std::size_t p = 0; p < config.owners.size(); ++p) {
     config.owners[p] = static_cast<std::uint16_t>(p % 3);
   }

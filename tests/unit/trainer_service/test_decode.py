@@ -7,6 +7,8 @@ import gzip
 import lzma
 from pathlib import Path
 
+import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -143,12 +145,35 @@ def test_parquet_keeps_types_and_skips_row_groups(tmp_path):
     assert [(b.first, b.count, b.rows is None) for b in blocks] == [
         (0, 30, True),
         (30, 30, True),
-        (60, 30, False),
-        (90, 10, False),
+        (60, 40, False),  # decoded across the groups' border
     ]
     assert blocks[2].rows is not None
     assert blocks[2].rows.schema == pa.schema([("a", pa.int64())])
-    assert blocks[2].rows.column(0).to_pylist() == list(range(60, 90))
+    assert blocks[2].rows.column(0).to_pylist() == list(range(60, 100))
+
+
+@pytest.mark.parametrize("group", [1_000, 30_000, 70_000])
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_row_groups_of_any_size_come_in_order(tmp_path, scheme, group):
+    url = f"{scheme}://{tmp_path}/a.parquet"
+    with fsspec.open(url, "wb") as file:
+        pq.write_table(pa.table({"a": np.arange(150_000)}), file, row_group_size=group)
+    blocks = list(open_rows(url, "auto", ["a"]).blocks(71_000, lambda line: None))
+    passed = 71_000 // group * group
+    assert sum(block.count for block in blocks if block.rows is None) == passed
+    values = np.concatenate([b.rows.column(0).to_numpy() for b in blocks if b.rows is not None])
+    np.testing.assert_array_equal(values, np.arange(passed, 150_000))
+    assert [b.first for b in blocks] == [0, *np.cumsum([b.count for b in blocks])[:-1]]
+
+
+def test_a_parquet_file_is_never_in_memory_as_a_whole(tmp_path):
+    table = pa.table({"a": np.random.default_rng(1).integers(0, 2**62, 2_000_000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=20_000)
+    size, before = table.nbytes, pa.total_allocated_bytes()
+    most = 0
+    for _ in open_rows(f"file://{tmp_path}/a.parquet", "auto", ["a"]).blocks(0, lambda line: None):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < size / 4
 
 
 def test_files_of_a_glob_are_one_sequence_in_order_of_their_names(tmp_path):

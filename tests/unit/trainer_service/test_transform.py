@@ -48,6 +48,48 @@ def h(text: str) -> int:
     return xxh64(text.encode())
 
 
+# ---- columns that are taken as they are --------------------------------------------------------
+
+FLOATS = st.one_of(st.none(), st.floats(width=32), st.floats(-3, 3, width=32))
+IDS = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.integers(-3, 3))
+
+
+def same_columns(xs, zs, ids, *, whole: bool) -> pa.RecordBatch:
+    """The values as the types that are taken as they are, or as texts of them."""
+    floats, integers = (pa.float32(), pa.int64()) if whole else (pa.string(), pa.string())
+    a, b = (pa.array(each, pa.int64()).cast(integers) for each in zip(*ids, strict=True))
+    x, z = (pa.array(each, pa.float32()).cast(floats) for each in (xs, zs))
+    return batch(x=x, z=z, a=a, b=b)
+
+
+@given(st.lists(st.tuples(FLOATS, FLOATS, st.tuples(IDS, IDS)), min_size=1, max_size=20))
+def test_what_is_taken_as_it_is_gives_what_its_text_gives(rows) -> None:
+    """Missing values, infinities and NaN among them."""
+    dense = {"x": {"missing": 1.5}, "z": {}}
+    transform = Transform(features(dense, {"a": {"encode": "id"}, "b": {"encode": "id"}}))
+    parts = list(zip(*rows, strict=True))
+    whole, text = (transform.apply(same_columns(*parts, whole=w)) for w in (True, False))
+    np.testing.assert_array_equal(whole.dense, text.dense)
+    np.testing.assert_array_equal(whole.labels, text.labels)
+    np.testing.assert_array_equal(whole.good, text.good)
+    assert bags(whole, 2) == bags(text, 2)
+    assert [row for row, _ in whole.reasons] == [row for row, _ in text.reasons]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_ids_of_sliced_columns_are_those_of_the_slice(kind) -> None:
+    rows = batch(a=pa.array([1, 2, 3, 4], kind), b=pa.array([5, 6, 7, 8], kind)).slice(1, 2)
+    sparse = {"a": {"encode": "id"}, "b": {"encode": "id"}}
+    assert bags(Transform(features(sparse=sparse)).apply(rows), 2) == [[[2], [3]], [[6], [7]]]
+
+
+def test_no_rows_are_no_rows() -> None:
+    rows = batch(a=pa.array([1], pa.int64()), x=pa.array([1], pa.float32())).slice(1)
+    done = Transform(features({"x": {}}, {"a": {"encode": "id"}})).apply(rows)
+    assert done.dense.shape == (0, 1)
+    assert done.offsets.tolist() == [0]
+
+
 # ---- a slow reference --------------------------------------------------------------------------
 
 VALUES = st.one_of(
