@@ -16,17 +16,10 @@ TableTally& TableTally::operator+=(const TableTally& other) noexcept {
 Lifecycle::Lifecycle(const Schema& schema, std::uint32_t partitions)
     : schema_(&schema), partitions_(partitions), gates_(schema.size()), tallies_(schema.size()) {}
 
-bool Lifecycle::admit(std::uint32_t table, std::uint64_t hash, const Moment& moment) {
-  const AdmissionPolicy& policy = *schema_->table(table).rows.admission;
-  if (!policy.is_open()) {
-    if (gates_[table] == nullptr) gates_[table] = policy.gate(partitions_);
-    if (!gates_[table]->admit(schema_->row_bits(hash), moment)) {
-      ++tallies_[table].rejected;
-      return false;
-    }
-  }
-  ++tallies_[table].admitted;
-  return true;
+bool Lifecycle::ask_gate(std::uint32_t table, std::uint64_t hash, const Moment& moment) {
+  std::unique_ptr<AdmissionGate>& gate = gates_[table];
+  if (gate == nullptr) gate = schema_->table(table).rows.admission->gate(partitions_);
+  return gate->admit(schema_->row_bits(hash), moment);
 }
 
 std::uint64_t Lifecycle::bits_of(std::uint64_t hash, const Moment& moment) const noexcept {

@@ -38,7 +38,14 @@ class Lifecycle {
   // A training pull found no row: shall there be one? `hash` stands for the key, here and below
   // (hash.h). Throws std::bad_alloc (the first time a table needs its gate), and then nothing has
   // changed.
-  [[nodiscard]] bool admit(std::uint32_t table, std::uint64_t hash, const Moment& moment);
+  [[nodiscard]] bool admit(std::uint32_t table, std::uint64_t hash, const Moment& moment) {
+    if (!schema_->shape(table).admits_all && !ask_gate(table, hash, moment)) {
+      ++tallies_[table].rejected;
+      return false;
+    }
+    ++tallies_[table].admitted;
+    return true;
+  }
 
   // A training pull of a row, new or old: the row's metadata after it.
   [[nodiscard]] RowMeta pulled(std::uint32_t table, std::uint64_t hash, RowMeta meta,
@@ -77,6 +84,7 @@ class Lifecycle {
   [[nodiscard]] std::size_t bytes() const noexcept;
 
  private:
+  [[nodiscard]] bool ask_gate(std::uint32_t table, std::uint64_t hash, const Moment& moment);
   void bury(std::uint32_t table, std::uint64_t hash) noexcept {
     tombstones_.add(table, key_of(schema_->salt(table), hash));
   }

@@ -21,7 +21,7 @@ void copy_floats(float* __restrict to, const float* __restrict from, std::size_t
 // out; returns whether there is one.
 //
 // A line that is written by a single store never waits half full for its rest while other lines
-// want its buffer: 48 instead of 53 ns a key.
+// want its buffer.
 #ifdef EMBERMESH_AVX512
 EMBERMESH_AVX512 bool stream_rows(std::span<const Entry> entries, const float* const* rows,
                                   std::span<const TableShape> shapes, float* values) noexcept {

@@ -76,6 +76,7 @@ Schema::Schema(std::vector<TableConfig> tables, std::uint64_t seed)
                    .row_bytes = static_cast<std::uint32_t>(table.row_floats() * sizeof(float)),
                    .update = updates.emplace(update_of(table), id).first->second,
                    .weights = table.weights,
+                   .admits_all = table.rows.admission->is_open(),
                    .evicts = !table.rows.eviction->is_off()});
     any_evicts_ = any_evicts_ || shape.evicts;
     any_scores_ = any_scores_ || table.rows.eviction->scores_pushes();
@@ -95,10 +96,13 @@ void Schema::fill_initial(std::size_t id, std::uint64_t hash, float* weights) co
 
 void Schema::init_row(std::size_t id, std::uint64_t hash, float* row) const noexcept {
   const TableConfig& table = tables_[id];
-  float buffer[kMaxDim];
-  float* weights = table.weights == WeightType::kFp32 ? row : buffer;
-  table.initializer->fill(weights, table.dim, row_bits(hash));
-  narrow_weights(table.weights, weights, table.dim, Rounding::nearest(), row);
+  if (table.weights == WeightType::kFp32) {
+    table.initializer->fill(row, table.dim, row_bits(hash));
+  } else {
+    float weights[kMaxDim];
+    table.initializer->fill(weights, table.dim, row_bits(hash));
+    narrow_weights(table.weights, weights, table.dim, Rounding::nearest(), row);
+  }
   table.optimizer().init(row + table.state_offset(), table.dim);
 }
 

@@ -47,6 +47,7 @@ struct TableShape {
   std::uint32_t row_bytes;
   std::uint32_t update;  // the first table whose rows are updated in just the same way
   WeightType weights;
+  bool admits_all;
   bool evicts;
 };
 
