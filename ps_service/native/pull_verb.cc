@@ -17,35 +17,28 @@ void copy_floats(float* __restrict to, const float* __restrict from, std::size_t
 
 }  // namespace
 
-// Writes rows[i], whole lines all, to values + entries[i].offset(), past the caches. A null is left
-// out; returns whether there is one.
-//
-// A line that is written by a single store never waits half full for its rest while other lines
-// want its buffer.
+// Writes rows[i], whole lines all, to values + entries[i].offset(), past the caches; whether it did
+// so for all, which it does not if one is null or the CPU has no store of a whole line. A line that
+// is written at once never waits half full for its rest while other lines want its buffer.
 #ifdef EMBERMESH_AVX512
-EMBERMESH_AVX512 bool stream_rows(std::span<const Entry> entries, const float* const* rows,
-                                  std::span<const TableShape> shapes, float* values) noexcept {
-  bool any_null = false;
+EMBERMESH_AVX512 bool stream_at_once(std::span<const Entry> entries, const float* const* rows,
+                                     std::span<const TableShape> shapes, float* values) noexcept {
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const std::size_t dim = rows[i] == nullptr ? 0 : shapes[entries[i].table()].dim;
-    any_null = any_null || dim == 0;
+    if (rows[i] == nullptr) return false;
+    const std::size_t dim = shapes[entries[i].table()].dim;
     float* const out = values + entries[i].offset();
     for (std::size_t f = 0; f < dim; f += kCacheLine / sizeof(float)) {
       _mm512_stream_ps(out + f, _mm512_loadu_ps(rows[i] + f));
     }
   }
-  return any_null;
+  return true;
 }
 #endif
-EMBERMESH_ANY_CPU bool stream_rows(std::span<const Entry> entries, const float* const* rows,
-                                   std::span<const TableShape> shapes, float* values) noexcept {
-  bool any_null = false;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const std::size_t dim = rows[i] == nullptr ? 0 : shapes[entries[i].table()].dim;
-    any_null = any_null || dim == 0;
-    stream_lines(values + entries[i].offset(), rows[i], dim);
-  }
-  return any_null;
+EMBERMESH_ANY_CPU bool stream_at_once(std::span<const Entry> /*entries*/,
+                                      const float* const* /*rows*/,
+                                      std::span<const TableShape> /*shapes*/,
+                                      float* /*values*/) noexcept {
+  return false;
 }
 
 PullVerb::PullVerb(const VerbContext& context, const Moment& moment, bool insert, float* values,
@@ -144,7 +137,7 @@ void PullVerb::fill_fresh() noexcept {
                                                     std::size_t first) const noexcept {
   const float* const* const rows = rows_[half].data() + first;
   const std::span<const TableShape> shapes = context_.schema().shapes();
-  if (streams_ && !stream_rows(entries, rows, shapes, values_)) return;
+  if (streams_ && stream_at_once(entries, rows, shapes, values_)) return;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
     const TableShape& table = shapes[entry.table()];
@@ -152,7 +145,7 @@ void PullVerb::fill_fresh() noexcept {
     if (rows[i] == nullptr) [[unlikely]] {
       context_.schema().fill_initial(entry.table(), entry.hash(), out);
     } else if (streams_) {
-      continue;  // is there already
+      stream_lines(out, rows[i], table.dim);
     } else if (table.weights == WeightType::kFp32) {
       copy_floats(out, rows[i], table.dim);
     } else {

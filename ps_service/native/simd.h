@@ -14,7 +14,8 @@
 // For loops over 16-bit numbers: AVX-512 F alone makes no whole vectors of them, x86-64-v4 (BW)
 // does.
 #define EMBERMESH_SIMD_16 __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-// For a function written twice, because the compiler does not write past the cache by itself.
+// For a function with a version of its own, because the compiler does not write past the cache by
+// itself.
 #define EMBERMESH_AVX512 __attribute__((target("avx512f")))
 #define EMBERMESH_ANY_CPU __attribute__((target("default")))
 #else

@@ -152,6 +152,18 @@ def test_an_array_of_rows_has_the_bytes_of_a_pull_and_begins_at_a_cache_line(siz
         shard.pull_array(ref.u32(size + 1), keys, insert=True)
 
 
+def test_rows_that_are_streamed_lie_beside_initial_values_of_keys_without_one():
+    """Some parts of the request have all their rows, some have none, most have both."""
+    shard = _native.SparseShard([ref.table("t", 32)], partitions=8, seed=3, threads=1)
+    keys = np.random.default_rng(1).integers(0, 2**64, 20_000, dtype=np.uint64)
+    known = np.concatenate([keys[:5_000], keys[10_000:11_000]])
+    shard.pull(ref.u32(known.size), known, insert=True)
+    shard.push(ref.u32(known.size), known, np.ones(32 * known.size, np.float32))
+    array = shard.pull_array(ref.u32(keys.size), keys, insert=False)
+    assert array.tobytes() == shard.pull(ref.u32(keys.size), keys, insert=False)
+    assert shard.rows().tolist() == [known.size]
+
+
 def test_an_empty_request_is_legal(shard):
     assert shard.pull(ref.u32(0, 0), ref.u64([]), insert=True) == b""
     result = shard.push(ref.u32(0, 0), ref.u64([]), np.zeros(0, np.float32))
