@@ -14,7 +14,7 @@ from ps_service.server.laden import dense_verbs, sparse_verbs
 from ps_service.server.metrics import DenseMetrics, SparseMetrics
 from ps_service.server.replacements import Replacements
 from ps_service.server.sparse import SparseServicer
-from services.kit import member, rpc
+from services.kit import member, memory, rpc
 from services.kit.discovery import Phase, Role
 from services.kit.member import MemberProcess
 from services.kit.rpc_answer import LadenVerbs
@@ -72,6 +72,7 @@ def _serve(
         laden=laden,
     )
     process.update(address=server.address)
+    memory.settle_objects()
     run = process.run
     with Replacements(lambda: process.registry.run(run.job), run.generation, servicer.expel):
         process.announce(Phase.READY, servicer.status)

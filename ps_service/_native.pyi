@@ -426,8 +426,12 @@ class Plan:
         """Floats of each shard's reply, (S,)."""
     def gather(self, values: NDArray[np.float32], out: NDArray[np.float32]) -> None:
         """Pool the rows of every bag into out (batch, width); writes only features' columns."""
-    def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Sum gradients (batch, width) onto the unique rows, laid out as the values of gather."""
+    def scatter(self, *grads: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Sum gradients (batch, width) onto the unique rows, laid out as the values of gather.
+
+        Several arrays are the matrix in pieces, one after another; all but the last have as many
+        rows as the first.
+        """
     def place(
         self, rows: NDArray[np.float32], positions: NDArray[np.int32], values: NDArray[np.float32]
     ) -> None:

@@ -23,7 +23,7 @@ from ps_service.tables import dense_optimizer
 from services.api import manifest as manifests
 from services.api.manifest import Manifest
 from services.api.spec import JobSpec, validate
-from services.kit import member, rpc
+from services.kit import member, memory, rpc
 from services.kit.discovery import Phase, Role, Run
 from services.kit.errors import EmbermeshError
 from services.kit.member import MemberProcess
@@ -119,7 +119,7 @@ def _prepare(run: Run, plan_threads: int) -> _Job:
     planner takes.
     """
     spec = validate(run.spec)
-    log.info("%d threads for TensorFlow", configure_threads(spec.resources.trainers))
+    micro_batches = configure_threads(spec.resources.trainers, spec.training.batch_size)
     model = load_model(spec)
     layout = build_layout(spec, model)
     step = TrainStep(
@@ -129,6 +129,7 @@ def _prepare(run: Run, plan_threads: int) -> _Job:
         width=layout.width,
         joined=layout.joined,
         xla=spec.training.compiler,
+        micro_batches=micro_batches,
     )
     log.info("the step runs %s", "compiled by XLA" if step.xla else "as a TensorFlow graph")
     restored = manifests.read(Storage(), run.restore) if run.restore else None
@@ -248,6 +249,7 @@ def _take_steps(
         observer=progress,
     )
     ahead = RowsAhead(batches, servers, metrics, depth=job.spec.training.depth, after=claimed.step)
+    memory.settle_objects()
     with closing(batches), closing(ahead) as rows:
         process.announce(Phase.READY, progress.status)
         loop = Loop(

@@ -104,7 +104,7 @@ class Loop:
     def _nothing(self) -> StepResult:
         """What a step without rows contributes: others' barriers need it."""
         zeros = np.zeros(self._step.parameters, np.float32)
-        return StepResult(0.0, np.zeros(0, np.float32), self._step.rows(0), zeros)
+        return StepResult(0.0, np.zeros(0, np.float32), (self._step.rows(0),), zeros)
 
     def _stand(self, step: int) -> Stand:
         return Stand(step, self._progress.samples, self._positions.entries())

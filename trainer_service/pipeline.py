@@ -227,7 +227,7 @@ class Servers:
         samples = len(result.probabilities)
 
         def push_rows() -> PushOutcome:
-            grads = plan.scatter(result.row_grads)
+            grads = plan.scatter(*result.row_grads)
             return self._sparse.push(
                 plan,
                 grads,

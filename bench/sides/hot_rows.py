@@ -265,7 +265,13 @@ def test_auc(way: str, seed: int, trainers: int, data: Numbered, step: TrainStep
             gathered = table.pull(trainer, rows, t)[inverse.ravel()]
             step.rows(size)[:] = gathered.reshape(size, -1)
             result = step.run(mine.dense, mine.labels, adam.parameters, step=t)
-            gradients.append((rows, summed(inverse.ravel(), result.row_grads), result.dense_grads))
+            gradients.append(
+                (
+                    rows,
+                    summed(inverse.ravel(), np.concatenate(result.row_grads)),
+                    result.dense_grads,
+                )
+            )
         for trainer, (rows, grads, _) in enumerate(gradients):
             table.push(trainer, rows, grads, t)
         adam.step(np.mean([dense for _, _, dense in gradients], axis=0))

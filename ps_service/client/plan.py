@@ -84,11 +84,12 @@ class KeyPlan:
         """Pools the rows of every bag into `out` (B, width); an empty bag gives zeros."""
         self.native.gather(values, out)
 
-    def scatter(self, grads: NDArray[np.float32]) -> NDArray[np.float32]:
+    def scatter(self, *grads: NDArray[np.float32]) -> NDArray[np.float32]:
         """(B, width) gradients of the pooled embeddings -> (value_floats,) gradients of the unique
-        rows.
+        rows. Several arrays are the matrix in pieces, one after another, all but the last of the
+        same size.
         """
-        return self.native.scatter(grads)
+        return self.native.scatter(*grads)
 
 
 class RecentKeys:

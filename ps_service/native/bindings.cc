@@ -8,9 +8,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings.h"
 #include "bindings_lifecycle.h"
@@ -300,13 +303,26 @@ void gather(const Plan& plan, nb::handle values, nb::handle out) {
   plan.gather(value_view.items().data(), out_view.items().data());
 }
 
-Numpy<float> scatter(const Plan& plan, nb::handle grads) {
-  const ArrayView<const float> grad_view(grads, "grads", 2, 2);
-  grad_view.expect_shape(plan.batch(), plan.config().width);
+Numpy<float> scatter(const Plan& plan, const nb::args& grads) {
+  if (grads.size() == 0) throw std::invalid_argument("grads: expected at least one array, got 0");
+  std::deque<ArrayView<const float>> views;  // they can't be moved
+  std::vector<const float*> blocks;
+  std::size_t left = plan.batch();
+  for (const nb::handle block : grads) {
+    const auto& view = views.emplace_back(block, "grads", 2, 2);
+    const std::size_t most = grads.size() == 1 ? left : views.front().rows();
+    view.expect_shape(std::min(left, most), plan.config().width);
+    left -= view.rows();
+    blocks.push_back(view.items().data());
+  }
+  if (left > 0) {
+    throw std::invalid_argument("grads: expected " + std::to_string(plan.batch()) +
+                                " rows in all arrays, got " + std::to_string(plan.batch() - left));
+  }
   NewArray<float> sums(plan.total_floats());
   {
     const nb::gil_scoped_release unlocked;
-    plan.scatter(grad_view.items().data(), sums.data());
+    plan.scatter({blocks, views.front().rows()}, sums.data());
   }
   return std::move(sums).release({plan.total_floats()});
 }
@@ -335,7 +351,7 @@ void bind_planner(nb::module_& m) {
                      return look_into(items, {items.size()}, self);
                    })
       .def("gather", &gather, "values"_a.none(), "out"_a.none())
-      .def("scatter", &scatter, "grads"_a.none());
+      .def("scatter", &scatter);
   bind_plan_parts(plan);
 
   nb::class_<Planner>(m, "Planner")

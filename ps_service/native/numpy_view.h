@@ -100,6 +100,11 @@ class ArrayView : public PyBuffer {
     return {static_cast<T*>(view_.buf), static_cast<std::size_t>(view_.len) / sizeof(T)};
   }
 
+  // Of an array that has dimensions, the length of the first.
+  [[nodiscard]] std::size_t rows() const noexcept {
+    return static_cast<std::size_t>(view_.shape[0]);
+  }
+
   // Refuses any shape but (rows, columns).
   void expect_shape(std::size_t rows, std::size_t columns) const {
     if (view_.ndim == 2 && static_cast<std::size_t>(view_.shape[0]) == rows &&

@@ -158,7 +158,7 @@ void Plan::gather_rows(std::size_t first, std::size_t rows, const float* values,
   }
 }
 
-void Plan::scatter(const float* grads, float* sums) const {
+void Plan::scatter(const MatrixBlocks& grads, float* sums) const {
   constexpr std::size_t kCleared = 65536;  // floats that one member clears at a time
   struct Item {
     std::size_t table;
@@ -170,7 +170,7 @@ void Plan::scatter(const float* grads, float* sums) const {
     std::fill_n(sums + first, std::min(kCleared, total_floats_ - first), 0.0F);
   };
   team.run((total_floats_ + kCleared - 1) / kCleared, std::ref(clear));
-  if (batch_ == 0) return;  // `grads` may be null
+  if (batch_ == 0) return;  // there may be no block
   std::vector<Item> items;
   for (std::size_t table = 0; table < core_->features_of.size(); ++table) {
     std::size_t keys = 0;
@@ -187,28 +187,38 @@ void Plan::scatter(const float* grads, float* sums) const {
   team.run(items.size(), std::ref(scatter));
 }
 
-void Plan::scatter_table(std::size_t table, const RowShare& share, const float* grads,
+void Plan::scatter_table(std::size_t table, const RowShare& share, const MatrixBlocks& grads,
                          float* sums) const noexcept {
-  const PlannerConfig& shape = config();
   for (const std::size_t f : core_->features_of[table]) {
-    FeatureSlice slice{starts_.data(), inverse_.data(), shape.dims[table], shape.width};
-    const float* matrix = grads + shape.columns[f];
-    const std::size_t bag = f * batch_;
-    if (offsets_.empty()) {
-      slice.inverse += bag;
-      if (share.mask == 0) {
-        scatter_keys(slice, batch_, matrix, sums);
-      } else {
-        scatter_keys_of(slice, share, batch_, matrix, sums);
-      }
-      continue;
+    std::size_t first = 0;
+    for (const float* const block : grads.blocks) {
+      const std::size_t rows = std::min(grads.rows, batch_ - first);
+      scatter_feature(f, share, first, rows, block, sums);
+      first += rows;
     }
-    for (std::size_t b = 0; b < batch_; ++b, matrix += shape.width) {
-      const auto start = static_cast<std::size_t>(offsets_[bag + b]);
-      const std::size_t keys = static_cast<std::size_t>(offsets_[bag + b + 1]) - start;
-      slice.inverse = inverse_.data() + start;
-      scatter_bag(slice, share, keys, bag_scale(shape.combiners[f], keys), matrix, sums);
+  }
+}
+
+void Plan::scatter_feature(std::size_t f, const RowShare& share, std::size_t first,
+                           std::size_t rows, const float* block, float* sums) const noexcept {
+  const PlannerConfig& shape = config();
+  FeatureSlice slice{starts_.data(), inverse_.data(), shape.feature_dim(f), shape.width};
+  const float* matrix = block + shape.columns[f];
+  const std::size_t bag = f * batch_ + first;
+  if (offsets_.empty()) {
+    slice.inverse += bag;
+    if (share.mask == 0) {
+      scatter_keys(slice, rows, matrix, sums);
+    } else {
+      scatter_keys_of(slice, share, rows, matrix, sums);
     }
+    return;
+  }
+  for (std::size_t b = 0; b < rows; ++b, matrix += shape.width) {
+    const auto start = static_cast<std::size_t>(offsets_[bag + b]);
+    const std::size_t keys = static_cast<std::size_t>(offsets_[bag + b + 1]) - start;
+    slice.inverse = inverse_.data() + start;
+    scatter_bag(slice, share, keys, bag_scale(shape.combiners[f], keys), matrix, sums);
   }
 }
 

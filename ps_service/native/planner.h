@@ -24,6 +24,12 @@ Combiner parse_combiner(std::string_view name);
 
 struct RowShare;  // plan_matrix.cc
 
+// A matrix in pieces: blocks[i] holds its rows [i * rows, (i + 1) * rows), the last perhaps fewer.
+struct MatrixBlocks {
+  std::span<const float* const> blocks;
+  std::size_t rows;
+};
+
 // What stays the same from batch to batch.
 struct PlannerConfig {
   std::vector<std::uint32_t> feature_tables;  // [F] table of each feature
@@ -81,7 +87,8 @@ class Plan {
 
   // The transpose of gather: from `grads` (batch, width) to `sums` (total_floats), each row the
   // float32 sum over its occurrences in the order of the batch's keys. Throws std::bad_alloc.
-  void scatter(const float* grads, float* sums) const;
+  void scatter(const MatrixBlocks& grads, float* sums) const;
+  void scatter(const float* grads, float* sums) const { scatter({{&grads, 1}, batch_}, sums); }
 
   // Puts the rows of some keys into `values` (total_floats), where gather looks for them: `rows`
   // are those of the keys at `positions` of unique(), side by side. Throws std::invalid_argument,
@@ -108,8 +115,11 @@ class Plan {
   void gather_rows(std::size_t first, std::size_t rows, const float* values,
                    float* out) const noexcept;
   // Of all features of the table, for the rows of a share.
-  void scatter_table(std::size_t table, const RowShare& share, const float* grads,
+  void scatter_table(std::size_t table, const RowShare& share, const MatrixBlocks& grads,
                      float* sums) const noexcept;
+  // Of feature `f`, for the rows of the batch from `first` that are in a block.
+  void scatter_feature(std::size_t f, const RowShare& share, std::size_t first, std::size_t rows,
+                       const float* block, float* sums) const noexcept;
 
   std::shared_ptr<PlannerCore> core_;
   std::size_t batch_ = 0;

@@ -1,4 +1,6 @@
-"""Freed arrays are used again without the kernel."""
+"""Freed arrays are used again without the kernel, and the garbage collector lets settled objects
+be.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +44,35 @@ def faults(how: str) -> int:
 def test_kept_memory_is_not_faulted_in_again() -> None:
     assert faults("keep") < 500
     assert faults("leave") > 10_000
+
+
+COLLECTED = """
+import gc, weakref
+from services.kit.memory import settle_objects
+
+class Node:
+    pass
+
+def ring():
+    node = Node()
+    node.itself = node
+    return weakref.ref(node)
+
+there = [[] for _ in range(100_000)]
+dead = ring()
+settle_objects()
+assert dead() is None, "what was garbage is gone first"
+watched = len(gc.get_objects())
+later = ring()
+gc.collect()
+assert later() is None, "what comes later is still collected"
+print(watched)
+"""
+
+
+def test_settled_objects_are_not_walked_over_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTED],
+        cwd=ROOT, capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert int(done.stdout) < 100

@@ -51,7 +51,8 @@ class Model:
     inputs, dense (B, D) float32 and embeddings (B, sum(widths)) float32 with the features side by
     side, to logits (B,). Its trainable weights must not depend on anything but the context. Weights
     that are not trained (moving averages) are refused: they would be neither shared between
-    trainers nor checkpointed.
+    trainers nor checkpointed. The logit of a sample must depend on that sample alone: a step may
+    run pieces of its batch side by side, and fills the last one up with zeros.
 
     `joined`: the network has one input (B, D + sum(widths)) instead, the dense features first. For
     networks that would begin by putting the two side by side: rows are gathered into that matrix

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 #include <span>
@@ -177,6 +179,12 @@ TEST(Planner, GathersAndSumsRowsOfAnyWidth) {
         }
       }
       ASSERT_EQ(sums, expected) << dim << " " << threads;
+
+      const std::size_t half = batch / 2 + 1;
+      const std::array<const float*, 2> halves = {matrix.data(), &matrix[half * (dim + 2)]};
+      std::ranges::fill(sums, -1.0F);
+      plan.scatter({halves, half}, sums.data());
+      ASSERT_EQ(sums, expected) << dim << " " << threads << " in two blocks";
     }
   }
 }

@@ -1,4 +1,6 @@
-"""The compiled step: gradients against finite differences and a tape, padding, one compilation."""
+"""The compiled step: gradients against finite differences and a tape, padding, one compilation,
+micro-batches.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,19 @@ import tensorflow as tf
 
 from services.kit.errors import InvalidInput
 from trainer_service.models import ModelContext, SparseInput, deepfm
-from trainer_service.step import Diverged, TrainStep, build_network
+from trainer_service.step import Diverged, StepResult, TrainStep, build_network, configure_threads
 
 DENSE, FEATURES, DIM, BATCH = 3, 4, 5, 16
 WIDTH = FEATURES * (DIM + 1)
 
 
-def make(batch_size: int = BATCH) -> TrainStep:
+def make(batch_size: int = BATCH, micro_batches: int = 1) -> TrainStep:
     sparse = tuple(SparseInput(f"C{i}", DIM) for i in range(FEATURES))
     model = deepfm.create(ModelContext(DENSE, sparse, (8, 4), seed=11))
     network = build_network(model.build, 11)
-    return TrainStep(network, batch_size=batch_size, dense=DENSE, width=WIDTH)
+    return TrainStep(
+        network, batch_size=batch_size, dense=DENSE, width=WIDTH, micro_batches=micro_batches
+    )
 
 
 def samples(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -33,6 +37,11 @@ def run(step: TrainStep, data: tuple[np.ndarray, ...], parameters: np.ndarray):
     dense, rows, labels = data
     step.rows(len(labels))[:] = rows
     return step.run(dense, labels, parameters, step=1)
+
+
+def row_grads(result: StepResult) -> np.ndarray:
+    """All of them, (n, width)."""
+    return np.concatenate(result.row_grads)
 
 
 def two_layers(inputs: list[keras.KerasTensor], x: keras.KerasTensor) -> keras.Model:
@@ -67,7 +76,7 @@ def test_a_network_with_joined_inputs_gives_the_bits_of_one_that_joins_them(n: i
     got = step.run(dense, labels, parameters, step=1)
     assert got.loss == want.loss
     np.testing.assert_array_equal(got.probabilities, want.probabilities)
-    np.testing.assert_array_equal(got.row_grads[:, DENSE:], want.row_grads)
+    np.testing.assert_array_equal(row_grads(got)[:, DENSE:], row_grads(want))
     np.testing.assert_array_equal(got.dense_grads, want.dense_grads)
     plain.rows(n)[:] = rows
     step.rows(n)[:, DENSE:] = rows
@@ -105,11 +114,9 @@ def test_gradients_equal_a_plain_tape(step: TrainStep) -> None:
         tape.watch(watched)
         logits = network([tf.constant(dense), watched], training=True)
         loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
-    row_grads, grads = tape.gradient(
-        loss, (watched, [v.value for v in network.trainable_variables])
-    )
+    of_rows, grads = tape.gradient(loss, (watched, [v.value for v in network.trainable_variables]))
     assert result.loss == pytest.approx(float(loss), rel=1e-6)
-    np.testing.assert_allclose(result.row_grads, row_grads, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(row_grads(result), of_rows, rtol=1e-5, atol=1e-7)
     flat = np.concatenate([np.ravel(g) for g in grads])
     np.testing.assert_allclose(result.dense_grads, flat, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(result.probabilities, tf.sigmoid(logits), rtol=1e-6)
@@ -133,7 +140,7 @@ def test_gradients_equal_finite_differences(step: TrainStep) -> None:
             moved = rows.copy()
             moved[i, j] += sign * h
             loss.append(run(step, (dense, moved, labels), parameters).loss)
-        assert (loss[0] - loss[1]) / (2 * h) == pytest.approx(result.row_grads[i, j], abs=2e-3)
+        assert (loss[0] - loss[1]) / (2 * h) == pytest.approx(row_grads(result)[i, j], abs=2e-3)
 
 
 @pytest.mark.parametrize("n", [1, 7, BATCH])
@@ -143,9 +150,9 @@ def test_padding_changes_nothing(n: int) -> None:
     data, parameters = samples(n, seed=1), exact.initial()
     got, want = run(padded, data, parameters), run(exact, data, parameters)
     assert got.loss == pytest.approx(want.loss, rel=1e-6)
-    assert got.row_grads.shape == (n, WIDTH)
+    assert row_grads(got).shape == (n, WIDTH)
     assert got.probabilities.shape == (n,)
-    np.testing.assert_allclose(got.row_grads, want.row_grads, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(row_grads(got), row_grads(want), rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(got.dense_grads, want.dense_grads, rtol=1e-5, atol=1e-8)
 
 
@@ -189,7 +196,7 @@ def test_a_network_without_weights_of_its_own_runs_too() -> None:
     probabilities = 1 / (1 + np.exp(-rows.sum(1)))
     np.testing.assert_allclose(result.probabilities, probabilities, rtol=1e-5)
     want = np.repeat((probabilities - labels)[:, None] / BATCH, WIDTH, 1)
-    np.testing.assert_allclose(result.row_grads, want, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(row_grads(result), want, rtol=1e-4, atol=1e-7)
     assert result.dense_grads.shape == step.initial().shape == (0,)
 
 
@@ -202,9 +209,9 @@ def test_predict_gives_the_probabilities_of_run(step: TrainStep) -> None:
 
 def test_results_survive_the_next_step(step: TrainStep) -> None:
     result = run(step, samples(BATCH, seed=2), step.initial())
-    kept = result.row_grads.copy(), result.dense_grads.copy(), result.probabilities.copy()
+    kept = row_grads(result), result.dense_grads.copy(), result.probabilities.copy()
     run(step, samples(BATCH, seed=3), step.initial())
-    np.testing.assert_array_equal(result.row_grads, kept[0])
+    np.testing.assert_array_equal(row_grads(result), kept[0])
     np.testing.assert_array_equal(result.dense_grads, kept[1])
     np.testing.assert_array_equal(result.probabilities, kept[2])
 
@@ -261,10 +268,75 @@ def test_results_keep_their_values_though_nothing_is_copied() -> None:
     for seed in range(6):
         parameters = step.initial() + np.float32(0.01 * seed)
         result = run(step, samples(BATCH, seed), parameters)
-        arrays = (result.probabilities, result.row_grads, result.dense_grads)
+        arrays = (result.probabilities, *result.row_grads, result.dense_grads)
         assert not any(array.flags.owndata or array.flags.writeable for array in arrays)
         kept.append((arrays, [array.copy() for array in arrays]))
     for arrays, copies in kept:
         for array, copy in zip(arrays, copies, strict=True):
             np.testing.assert_array_equal(array, copy)
     assert len({copies[1].tobytes() for _, copies in kept}) == len(kept)
+
+
+MANY = 80  # rows; 3 micro-batches of 32
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 64, MANY])
+def test_micro_batches_give_the_step_of_the_whole_batch(n: int) -> None:
+    whole, cut = make(MANY), make(MANY, micro_batches=3)
+    run(cut, samples(MANY, seed=9), cut.initial())  # leaves stale rows in the buffers
+    data, parameters = samples(n, seed=1), whole.initial()
+    want, got = run(whole, data, parameters), run(cut, data, parameters)
+    assert [len(piece) for piece in got.row_grads] == [min(32, n - at) for at in range(0, n, 32)]
+    assert got.loss == pytest.approx(want.loss, rel=1e-6)
+    np.testing.assert_allclose(row_grads(got), row_grads(want), rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(got.dense_grads, want.dense_grads, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(got.probabilities, want.probabilities, rtol=1e-6)
+    for step in (whole, cut):
+        step.rows(n)[:] = data[1]
+    np.testing.assert_allclose(
+        cut.predict(data[0], parameters), whole.predict(data[0], parameters), rtol=1e-6
+    )
+
+
+def test_micro_batches_give_the_same_bits_each_time_and_are_compiled_once() -> None:
+    step = make(MANY, micro_batches=3)
+    data, parameters = samples(MANY), step.initial()
+    first = run(step, data, parameters)
+    for _ in range(20):
+        again = run(step, data, parameters)
+        assert again.loss == first.loss
+        np.testing.assert_array_equal(again.dense_grads, first.dense_grads)
+        np.testing.assert_array_equal(row_grads(again), row_grads(first))
+    assert step.traces == 1
+
+
+@pytest.mark.parametrize("sample", [0, 40, MANY - 1])
+def test_divergence_in_any_micro_batch_is_noticed_and_the_next_step_runs(sample: int) -> None:
+    step = make(MANY, micro_batches=3)
+    dense, rows, labels = samples(MANY)
+    broken = rows.copy()
+    broken[sample, 0] = np.nan
+    with pytest.raises(Diverged, match="step 1: loss is nan"):
+        run(step, (dense, broken, labels), step.initial())
+    assert np.isfinite(run(step, (dense, rows, labels), step.initial()).loss)
+
+
+def test_a_step_is_cut_into_micro_batches_that_are_worth_a_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: dict[str, int] = {}
+    for kind in ("intra", "inter"):
+        name = f"set_{kind}_op_parallelism_threads"
+        monkeypatch.setattr(
+            tf.config.threading, name, lambda n, kind=kind: told.__setitem__(kind, n)
+        )
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    for trainers, batch_size, want, threads in (
+        (1, 8192, 8, {"intra": 1, "inter": 8}),
+        (1, 2048, 4, {"intra": 2, "inter": 8}),
+        (1, 256, 1, {"intra": 8, "inter": 8}),
+        (4, 8192, 2, {"intra": 1, "inter": 2}),
+        (9, 8192, 1, {"intra": 1, "inter": 1}),
+    ):
+        assert configure_threads(trainers, batch_size) == want
+        assert told == threads

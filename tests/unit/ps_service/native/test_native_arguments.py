@@ -239,6 +239,25 @@ def test_gather_and_scatter_check_their_matrices():
         plan.scatter(np.zeros((5, 1), np.float32))
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "grads: expected at least one array, got 0"),
+        ([2], r"grads: expected shape \(3, 5\), got \(2, 5\)"),
+        ([1, 1], "grads: expected 3 rows in all arrays, got 2"),
+        ([1, 2], r"grads: expected shape \(1, 5\), got \(2, 5\)"),
+        ([2, 2], r"grads: expected shape \(1, 5\), got \(2, 5\)"),
+        ([2, 1, 1], r"grads: expected shape \(0, 5\), got \(1, 5\)"),
+        ([4, 0], r"grads: expected shape \(3, 5\), got \(4, 5\)"),
+        ([0, 3], r"grads: expected shape \(0, 5\), got \(3, 5\)"),
+    ],
+)
+def test_pieces_of_a_gradient_are_equally_long_but_for_the_last(rows, message):
+    plan = _native.Planner(**PLANNER).plan(ref.u64([1, 2, 3]), np.arange(7, dtype=np.int32) // 2, 3)
+    with pytest.raises(ValueError, match=message):
+        plan.scatter(*(np.zeros((n, 5), np.float32) for n in rows))
+
+
 def test_a_dense_block_checks_its_arguments():
     with pytest.raises(ValueError, match="unknown optimizer 'x'"):
         _native.DenseBlock(np.zeros(2, np.float32), optimizer="x", optimizer_params={})

@@ -112,6 +112,9 @@ def test_plan_gather_and_scatter_are_what_loops_compute(problem, seed):
                 sums[rows[table, key]] += scale * grads[b, span].astype(float)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(plan.scatter(grads), sums, rtol=1e-5, atol=1e-6)
+    for size in range(1, batch + 1):  # in pieces
+        pieces = [grads[at : at + size] for at in range(0, batch, size)]
+        np.testing.assert_array_equal(plan.scatter(*pieces), plan.scatter(grads))
 
 
 def test_a_large_zipf_batch_has_the_keys_of_numpy_unique():
@@ -195,6 +198,8 @@ def test_a_team_plans_what_numpy_finds_and_one_thread_does(problem, threads, see
     plan_alone.gather(values, gathered[1])
     np.testing.assert_array_equal(gathered[0], gathered[1])
     np.testing.assert_array_equal(plan.scatter(gathered[0]), plan_alone.scatter(gathered[0]))
+    pieces = [gathered[0][at : at + 4096] for at in range(0, batch, 4096)]
+    np.testing.assert_array_equal(plan.scatter(*pieces), plan_alone.scatter(gathered[0]))
 
 
 def test_the_plan_lays_values_out_as_the_shards_reply():
