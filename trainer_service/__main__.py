@@ -89,8 +89,9 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
     gate, cut = PauseGate(), threading.Event()
     try:
         with _winding_down(stop, gate, cut), ExitStack() as stack:
-            job = _prepare(process.run, process.settings.plan_threads)
-            own = _embedded(process, job.spec)
+            spec = validate(process.run.spec)
+            own = _embedded(process, spec)  # first: its memory is to stand by when steps begin
+            job = _prepare(process.run, spec, process.settings.plan_threads)
             stack.callback(_serve(process, gate, own.servers).drain, DRAIN_SECONDS)
             for server in own.servers:
                 stack.callback(server.close)  # before the gRPC server drains
@@ -113,12 +114,11 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
         log.info("stopped while: %s", error)
 
 
-def _prepare(run: Run, plan_threads: int) -> _Job:
+def _prepare(run: Run, spec: JobSpec, plan_threads: int) -> _Job:
     """Everything that needs no other process; the network is built while the servers come up.
     `plan_threads` as in MemberConfig. Raises InvalidInput for fewer than one, or more than a
     planner takes.
     """
-    spec = validate(run.spec)
     log.info("%d threads for TensorFlow", configure_threads(spec.resources.trainers))
     model = load_model(spec)
     layout = build_layout(spec, model)
@@ -141,7 +141,9 @@ def _embedded(process: MemberProcess, spec: JobSpec) -> _Own:
     run, settings, metrics = process.run, process.settings, process.metrics
     shard = block = None
     if spec.resources.embedded:
-        shard = EmbeddedShard(run, settings.rank, metrics, settings.shard_threads)
+        shard = EmbeddedShard(
+            run, settings.rank, metrics, settings.shard_threads, settings.standby_mb
+        )
     if settings.rank < embedded_blocks(spec.resources):
         block = EmbeddedBlock(run, settings.rank, metrics)
     return _Own(shard, block)

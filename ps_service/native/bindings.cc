@@ -2,6 +2,7 @@
 // in the other nanobind files, bindings_*.cc.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -230,10 +231,17 @@ void bind_shard(nb::module_& m) {
       });
 
   const auto release = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<StandbyMemory>(m, "StandbyMemory")
+      .def(nb::init<std::size_t>(), "bytes"_a)
+      .def("bytes", &StandbyMemory::bytes, release)
+      .def("cold", &StandbyMemory::cold, release);
+
   nb::class_<SparseShard> shard(m, "SparseShard");
   shard
-      .def(nb::init<std::vector<TableConfig>, std::int64_t, std::uint64_t, std::int64_t>(),
-           "tables"_a, nb::kw_only(), "partitions"_a, "seed"_a, "threads"_a = 1)
+      .def(nb::init<std::vector<TableConfig>, std::int64_t, std::uint64_t, std::int64_t,
+                    std::shared_ptr<StandbyMemory>>(),
+           "tables"_a, nb::kw_only(), "partitions"_a, "seed"_a, "threads"_a = 1,
+           "standby"_a.none() = nb::none())
       .def_prop_ro("partitions", &SparseShard::partitions)
       .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a,
            "step"_a = 1, "event_time"_a = 0)
