@@ -154,6 +154,7 @@ def _around(
         certificates.settings if certificates else None,
         otlp,
         settings.shard_threads,
+        settings.standby_mb,
         settings.plan_threads,
     )
 

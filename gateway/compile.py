@@ -38,6 +38,7 @@ class Surroundings:
     tls: TlsConfig | None = None  # certificates, where the gateway has them: the processes' too
     otlp: TracingConfig | None = None  # where traces go, where the gateway's do
     shard_threads: int = 0
+    standby_mb: int = 256
     plan_threads: int = 1
 
 
@@ -86,6 +87,7 @@ def processes(run: Run, spec: JobSpec, around: Surroundings) -> list[ProcessSpec
             host=around.host,
             log_level=around.log_level,
             shard_threads=around.shard_threads,
+            standby_mb=around.standby_mb,
             plan_threads=around.plan_threads,
         )
         env = {**_COMMON_ENV, **config.environment(member)}

@@ -26,4 +26,5 @@ class GatewayConfig:
     checkpoint_seconds: float = 600.0  # for one checkpoint
     log_level: str = "info"
     shard_threads: int = 0  # of the job's processes: see services.kit.member.MemberConfig
+    standby_mb: int = 256
     plan_threads: int = 1

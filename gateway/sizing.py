@@ -3,7 +3,8 @@ bytes of a step. Pure.
 
 How many rows a table will hold can't be known before its data is seen. It is bounded where the spec
 bounds it (an lru or lfu eviction, bucketize); elsewhere the caller's assumption is used, and the
-answer says so.
+answer says so. What a shard's process takes beside its rows is not counted: Python, requests, and
+the memory that stands by for new rows (`standby_mb` of services.kit.member.MemberConfig).
 """
 
 from __future__ import annotations

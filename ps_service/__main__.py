@@ -27,7 +27,9 @@ DRAIN_SECONDS = 5.0
 def serve_sparse(process: MemberProcess, stop: threading.Event) -> None:
     """Serves one shard until `stop`."""
     settings = process.settings
-    assignment = Assignment.of_sparse(process.run, settings.rank, settings.shard_threads)
+    assignment = Assignment.of_sparse(
+        process.run, settings.rank, settings.shard_threads, settings.standby_mb
+    )
     servicer = SparseServicer(assignment, Storage(), SparseMetrics(process.metrics))
     _serve(
         process,

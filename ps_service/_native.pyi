@@ -222,6 +222,21 @@ class PushResult:
         """Positions whose key is not in the table; skipped without shifting the others."""
 
 @final
+class StandbyMemory:
+    """Memory for rows to come: 2-MB chunks that a thread of low priority writes to beforehand, so
+    that no request waits until the system has found and cleared them.
+    """
+
+    def __init__(self, bytes: int) -> None:
+        """`bytes`, rounded up to whole chunks, are to stand by at first, and a quarter of them once
+        all did. 0: none.
+        """
+    def bytes(self) -> int:
+        """What stands by now."""
+    def cold(self) -> int:
+        """Chunks that were needed when none stood by."""
+
+@final
 class SparseShard:
     """Rows of the job's tables, divided into partitions. A table's id is its place in `tables`.
 
@@ -231,11 +246,18 @@ class SparseShard:
     """
 
     def __init__(
-        self, tables: Sequence[TableConfig], *, partitions: int, seed: int, threads: int = 1
+        self,
+        tables: Sequence[TableConfig],
+        *,
+        partitions: int,
+        seed: int,
+        threads: int = 1,
+        standby: StandbyMemory | None = None,
     ) -> None:
         """`partitions` is a power of two <= 65536; 0 <= seed < 2**64 decides the initial rows.
 
         `threads` (1 to 256) work on a large request together; no result depends on their number.
+        New rows get their memory from `standby`, and without it from the system.
         """
     @property
     def partitions(self) -> int: ...

@@ -43,11 +43,12 @@ class EmbeddedShard:
         rank: int,
         registry: prometheus_client.CollectorRegistry,
         shard_threads: int = 0,
+        standby_mb: int = 0,
     ) -> None:
-        """`shard_threads` as in MemberConfig. Raises InvalidInput for a bad spec, a rank there is
-        not, or a bad number of threads.
+        """`shard_threads` and `standby_mb` as in MemberConfig. Raises InvalidInput for a bad spec,
+        a rank there is not, or a number out of bounds.
         """
-        assignment = Assignment.of_sparse(run, rank, shard_threads)
+        assignment = Assignment.of_sparse(run, rank, shard_threads, standby_mb)
         self.role, self.threads = Role.SPARSE_PS, assignment.threads
         self.servicer = SparseServicer(assignment, Storage(), SparseMetrics(registry))
         self.laden = sparse_verbs(self.servicer)

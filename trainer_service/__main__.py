@@ -36,12 +36,13 @@ from trainer_service.control import PauseGate, TrainerServicer
 from trainer_service.layout import Layout, build_layout, load_model
 from trainer_service.loop import Loop
 from trainer_service.metrics import TrainerMetrics
+from trainer_service.micro_batches import configure_threads
 from trainer_service.pipeline import ReadAhead, Servers, Stopped
 from trainer_service.positions import Positions, from_manifest
 from trainer_service.progress import Progress
 from trainer_service.rows_ahead import RowsAhead
 from trainer_service.sources import open_holdout, open_training
-from trainer_service.step import TrainStep, build_network, configure_threads
+from trainer_service.step import TrainStep, build_network
 from trainer_service.step_spans import StepSpans
 from trainer_service.takeover import Takeover
 
@@ -89,8 +90,9 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
     gate, cut = PauseGate(), threading.Event()
     try:
         with _winding_down(stop, gate, cut), ExitStack() as stack:
-            job = _prepare(process.run, process.settings.plan_threads)
-            own = _embedded(process, job.spec)
+            spec = validate(process.run.spec)
+            own = _embedded(process, spec)  # first: its memory is to stand by when steps begin
+            job = _prepare(process.run, spec, process.settings.plan_threads)
             stack.callback(_serve(process, gate, own.servers).drain, DRAIN_SECONDS)
             for server in own.servers:
                 stack.callback(server.close)  # before the gRPC server drains
@@ -113,12 +115,11 @@ def train(process: MemberProcess, stop: threading.Event) -> None:
         log.info("stopped while: %s", error)
 
 
-def _prepare(run: Run, plan_threads: int) -> _Job:
+def _prepare(run: Run, spec: JobSpec, plan_threads: int) -> _Job:
     """Everything that needs no other process; the network is built while the servers come up.
     `plan_threads` as in MemberConfig. Raises InvalidInput for fewer than one, or more than a
     planner takes.
     """
-    spec = validate(run.spec)
     micro_batches = configure_threads(spec.resources.trainers, spec.training.batch_size)
     model = load_model(spec)
     layout = build_layout(spec, model)
@@ -142,7 +143,9 @@ def _embedded(process: MemberProcess, spec: JobSpec) -> _Own:
     run, settings, metrics = process.run, process.settings, process.metrics
     shard = block = None
     if spec.resources.embedded:
-        shard = EmbeddedShard(run, settings.rank, metrics, settings.shard_threads)
+        shard = EmbeddedShard(
+            run, settings.rank, metrics, settings.shard_threads, settings.standby_mb
+        )
     if settings.rank < embedded_blocks(spec.resources):
         block = EmbeddedBlock(run, settings.rank, metrics)
     return _Own(shard, block)

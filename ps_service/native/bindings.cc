@@ -2,13 +2,13 @@
 // in the other nanobind files, bindings_*.cc.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -233,10 +233,17 @@ void bind_shard(nb::module_& m) {
       });
 
   const auto release = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<StandbyMemory>(m, "StandbyMemory")
+      .def(nb::init<std::size_t>(), "bytes"_a)
+      .def("bytes", &StandbyMemory::bytes, release)
+      .def("cold", &StandbyMemory::cold, release);
+
   nb::class_<SparseShard> shard(m, "SparseShard");
   shard
-      .def(nb::init<std::vector<TableConfig>, std::int64_t, std::uint64_t, std::int64_t>(),
-           "tables"_a, nb::kw_only(), "partitions"_a, "seed"_a, "threads"_a = 1)
+      .def(nb::init<std::vector<TableConfig>, std::int64_t, std::uint64_t, std::int64_t,
+                    std::shared_ptr<StandbyMemory>>(),
+           "tables"_a, nb::kw_only(), "partitions"_a, "seed"_a, "threads"_a = 1,
+           "standby"_a.none() = nb::none())
       .def_prop_ro("partitions", &SparseShard::partitions)
       .def("pull", &pull, "counts"_a.none(), "keys"_a.none(), nb::kw_only(), "insert"_a,
            "step"_a = 1, "event_time"_a = 0)
@@ -294,39 +301,6 @@ Planner make_planner(nb::handle feature_tables, nb::handle dims, nb::handle colu
   return Planner(std::move(config), threads);
 }
 
-void gather(const Plan& plan, nb::handle values, nb::handle out) {
-  const ArrayView<const float> value_view(values, "values");
-  const ArrayView<float> out_view(out, "out", 2, 2);
-  value_view.expect_size(plan.total_floats());
-  out_view.expect_shape(plan.batch(), plan.config().width);
-  const nb::gil_scoped_release unlocked;
-  plan.gather(value_view.items().data(), out_view.items().data());
-}
-
-Numpy<float> scatter(const Plan& plan, const nb::args& grads) {
-  if (grads.size() == 0) throw std::invalid_argument("grads: expected at least one array, got 0");
-  std::deque<ArrayView<const float>> views;  // they can't be moved
-  std::vector<const float*> blocks;
-  std::size_t left = plan.batch();
-  for (const nb::handle block : grads) {
-    const auto& view = views.emplace_back(block, "grads", 2, 2);
-    const std::size_t most = grads.size() == 1 ? left : views.front().rows();
-    view.expect_shape(std::min(left, most), plan.config().width);
-    left -= view.rows();
-    blocks.push_back(view.items().data());
-  }
-  if (left > 0) {
-    throw std::invalid_argument("grads: expected " + std::to_string(plan.batch()) +
-                                " rows in all arrays, got " + std::to_string(plan.batch() - left));
-  }
-  NewArray<float> sums(plan.total_floats());
-  {
-    const nb::gil_scoped_release unlocked;
-    plan.scatter({blocks, views.front().rows()}, sums.data());
-  }
-  return std::move(sums).release({plan.total_floats()});
-}
-
 void bind_planner(nb::module_& m) {
   nb::class_<Plan> plan(m, "Plan");
   plan.def_prop_ro("unique",
@@ -345,13 +319,10 @@ void bind_planner(nb::module_& m) {
                      const PlannerConfig& config = plan.config();
                      return look_into(plan.counts(), {config.shards, config.dims.size()}, self);
                    })
-      .def_prop_ro("value_floats",
-                   [](nb::handle self) {
-                     const auto& items = nb::cast<const Plan&>(self).value_floats();
-                     return look_into(items, {items.size()}, self);
-                   })
-      .def("gather", &gather, "values"_a.none(), "out"_a.none())
-      .def("scatter", &scatter);
+      .def_prop_ro("value_floats", [](nb::handle self) {
+        const auto& items = nb::cast<const Plan&>(self).value_floats();
+        return look_into(items, {items.size()}, self);
+      });
   bind_plan_parts(plan);
 
   nb::class_<Planner>(m, "Planner")

@@ -1,5 +1,5 @@
-// The part of the Python bindings that reads rows ahead; what it binds is documented in
-// ps_service/_native.pyi.
+// The part of the Python bindings that uses a plan and reads rows ahead; what it binds is
+// documented in ps_service/_native.pyi.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,7 +8,7 @@
 
 namespace embermesh {
 
-// Plan.place.
+// Plan.gather, scatter and place.
 void bind_plan_parts(nanobind::class_<Plan>& plan);
 
 // RecentKeys.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "row_arena.h"
 #include "row_names.h"
 #include "slab_pool.h"
+#include "standby_memory.h"
 #include "table_config.h"
 
 namespace embermesh {
@@ -20,7 +22,8 @@ namespace embermesh {
 // does not hold a slab of its own. Immutable but for the pools, which are thread-safe.
 class RowMemory {
  public:
-  explicit RowMemory(const Schema& schema);
+  // `standby`: where the pools' chunks come from.
+  RowMemory(const Schema& schema, std::shared_ptr<StandbyMemory> standby);
 
   [[nodiscard]] RowNames names() const noexcept { return names_; }
 
@@ -44,7 +47,8 @@ class RowMemory {
   [[nodiscard]] SlabPool& pool_for(std::uint32_t units);
 
   RowNames names_;
-  SlabPool index_pool_{FlatIndex::kPageBytes};
+  std::shared_ptr<StandbyMemory> standby_;  // outlives the pools
+  SlabPool index_pool_;
   std::deque<SlabPool> row_pools_;  // one per size of slab
   std::vector<Width> widths_;
   std::vector<std::uint32_t> arena_of_;  // [T]

@@ -7,11 +7,12 @@
 
 namespace embermesh {
 
-SlabPool::SlabPool(std::size_t slab_bytes) : slab_bytes_(slab_bytes) {}
+SlabPool::SlabPool(std::size_t slab_bytes, StandbyMemory& chunks)
+    : slab_bytes_(slab_bytes), chunks_(chunks) {}
 
 SlabPool::~SlabPool() {
   for (const Chunks* chunks : {&open_, &full_}) {
-    for (const auto& [memory, free] : *chunks) unmap_pages(memory, kChunkBytes);
+    for (const auto& [memory, free] : *chunks) chunks_.give_back(memory);
   }
 }
 
@@ -23,7 +24,7 @@ void SlabPool::add_chunk() {
     free.push_back(static_cast<std::uint16_t>(slab - 1));
   }
   auto node = fresh.extract(fresh.begin());
-  node.key() = map_pages(kChunkBytes, kChunkBytes);
+  node.key() = chunks_.take();
   open_.insert(std::move(node));
   ++empty_;
 }
@@ -60,7 +61,7 @@ void SlabPool::unmap_empty(std::size_t keep) noexcept {
   for (auto chunk = open_.end(); empty_ > keep && chunk != open_.begin();) {
     --chunk;
     if (chunk->second.size() != slabs_per_chunk()) continue;
-    unmap_pages(chunk->first, kChunkBytes);
+    chunks_.give_back(chunk->first);
     chunk = open_.erase(chunk);
     --empty_;
   }

@@ -8,20 +8,23 @@
 #include <span>
 #include <vector>
 
+#include "standby_memory.h"
+
 namespace embermesh {
 
 // Thread-safe. A pool must outlive every slab that was taken from it.
 //
-// A chunk whose slabs are all free goes back to the operating system, but for one, and 3 % of those
+// A chunk whose slabs are all free goes back where it came from, but for one, and 3 % of those
 // in use, that are kept for the next rows: a page that comes back has to be cleared, which takes as
 // long as making the rows on it. trim() gives those back too, and the pages of free slabs in chunks
 // that others still use.
 class SlabPool {
  public:
-  static constexpr std::size_t kChunkBytes = std::size_t{2} << 20;  // one huge page
+  static constexpr std::size_t kChunkBytes = StandbyMemory::kChunkBytes;
 
-  // `slab_bytes` must be a power of two of at most kChunkBytes.
-  explicit SlabPool(std::size_t slab_bytes);
+  // `slab_bytes` must be a power of two of at most kChunkBytes; `chunks` is where chunks come from
+  // and go to, and must outlive the pool.
+  SlabPool(std::size_t slab_bytes, StandbyMemory& chunks);
   ~SlabPool();
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
@@ -53,6 +56,7 @@ class SlabPool {
   void unmap_empty(std::size_t keep) noexcept;
 
   const std::size_t slab_bytes_;
+  StandbyMemory& chunks_;
   mutable std::mutex mutex_;
   Chunks open_;  // with a free slab; the lowest address is used first, so that the others empty
   Chunks full_;

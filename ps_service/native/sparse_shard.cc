@@ -67,11 +67,12 @@ std::uint32_t first_partition(const RequestRouter& router, std::uint32_t partiti
 }  // namespace
 
 SparseShard::SparseShard(std::vector<TableConfig> tables, std::int64_t partitions,
-                         std::uint64_t seed, std::int64_t threads)
+                         std::uint64_t seed, std::int64_t threads,
+                         std::shared_ptr<StandbyMemory> standby)
     : schema_(std::move(tables), seed),
       partitions_(checked_partitions(partitions)),
       partition_of_(partitions_),
-      memory_(schema_),
+      memory_(schema_, standby ? std::move(standby) : std::make_shared<StandbyMemory>()),
       pulled_(schema_.size()),
       named_(partitions_),
       hot_keys_(schema_.size()),

@@ -18,6 +18,7 @@
 #include "row_memory.h"
 #include "shard_stats.h"
 #include "snapshot.h"
+#include "standby_memory.h"
 #include "table_config.h"
 #include "thread_team.h"
 #include "verbs.h"
@@ -35,9 +36,10 @@ namespace embermesh {
 class SparseShard {
  public:
   // `partitions`: a power of two <= kMaxPartitions. `threads`: how many work on a large request
-  // together, at most kMaxThreads; the result does not depend on it.
+  // together, at most kMaxThreads; the result does not depend on it. `standby`: memory for new
+  // rows; null: none stands by.
   SparseShard(std::vector<TableConfig> tables, std::int64_t partitions, std::uint64_t seed,
-              std::int64_t threads = 1);
+              std::int64_t threads = 1, std::shared_ptr<StandbyMemory> standby = nullptr);
   static constexpr std::int64_t kMaxThreads = 256;
 
   [[nodiscard]] const Schema& schema() const noexcept { return schema_; }

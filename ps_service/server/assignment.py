@@ -18,6 +18,7 @@ from services.wire import ps_pb2
 _SPARE_THREADS = 16
 _USUAL_SHARD_THREADS = 8  # at most, if nobody asked: a request of usual size keeps no more busy
 _MOST_SHARD_THREADS = 256
+_MOST_STANDBY_MB = 65_536
 
 
 def threads_of_shard(asked: int, cpus: float) -> int:
@@ -27,6 +28,16 @@ def threads_of_shard(asked: int, cpus: float) -> int:
     if not 0 <= asked <= _MOST_SHARD_THREADS:
         raise InvalidInput(f"shard_threads is {asked}, must be 0 to {_MOST_SHARD_THREADS}")
     return asked or min(max(1, int(cpus)), _USUAL_SHARD_THREADS)
+
+
+def standby_of_shard(megabytes: int, memory: int) -> int:
+    """Bytes that stand by for new rows of a sparse shard: those that were asked for, but no more
+    than an eighth of the `memory`, in bytes, that its process may use. Raises InvalidInput for a
+    number out of bounds.
+    """
+    if not 0 <= megabytes <= _MOST_STANDBY_MB:
+        raise InvalidInput(f"standby_mb is {megabytes}, must be 0 to {_MOST_STANDBY_MB}")
+    return min(megabytes << 20, memory // 8)
 
 
 class Pace(enum.Enum):
@@ -54,6 +65,7 @@ class Assignment:
     restore: str = ""  # manifest to start from; empty = from scratch
     pace: Pace = Pace.TOGETHER  # of dense pushes
     shard_threads: int = 1  # that work on one large request of a sparse shard
+    standby_bytes: int = 0  # of memory, that stand by for new rows of a sparse shard
 
     @property
     def threads(self) -> int:
@@ -63,14 +75,16 @@ class Assignment:
         return _SPARE_THREADS + 2 * self.trainers
 
     @classmethod
-    def of_sparse(cls, run: Run, rank: int, threads: int = 0) -> Assignment:
-        """Shard `rank` of the run; `threads` as in threads_of_shard. Raises InvalidInput for a bad
-        spec, a rank there is not, or a bad number of threads.
+    def of_sparse(cls, run: Run, rank: int, threads: int = 0, standby_mb: int = 0) -> Assignment:
+        """Shard `rank` of the run; `threads` as in threads_of_shard, `standby_mb` as in
+        standby_of_shard. Raises InvalidInput for a bad spec, a rank there is not, or a number out
+        of bounds.
         """
         job = spec.validate(run.spec)
         assignment = cls._of(run, rank, job, job.resources.sparse_ps)
         threads = threads_of_shard(threads, usage.cpu_limit())
-        return dataclasses.replace(assignment, shard_threads=threads)
+        standby = standby_of_shard(standby_mb, usage.memory_limit())
+        return dataclasses.replace(assignment, shard_threads=threads, standby_bytes=standby)
 
     @classmethod
     def of_dense(cls, run: Run, rank: int) -> Assignment:

@@ -4,8 +4,12 @@ kit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import prometheus_client
 
+from ps_service import _native
 from services.kit.telemetry import LATENCY_BUCKETS
 
 _STALENESS_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # steps
@@ -73,8 +77,41 @@ class SparseMetrics:
             buckets=_SNAPSHOT_BUCKETS,
             registry=registry,
         )
+        self.standby = StandbyMetrics(registry)
         self.rounding = RoundingMetrics(registry)
         self.lifecycle = LifecycleMetrics(registry)
+
+    def expose(self, shard: _native.SparseShard, tables: Sequence[str]) -> None:
+        """Shows the shard's size from now on; `tables` are the names of its tables."""
+        for table_id, table in enumerate(tables):
+            self.rows.labels(table).set_function(partial(_table_rows, shard, table_id))
+        self.bytes.set_function(lambda: float(shard.bytes()))
+
+
+def _table_rows(shard: _native.SparseShard, table: int) -> float:
+    return float(shard.rows()[table])
+
+
+class StandbyMetrics:
+    """Memory of a shard that has no rows yet."""
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        self._bytes = prometheus_client.Gauge(
+            "embermesh_sparse_standby_bytes",
+            "Memory that stands by for new rows, beside embermesh_sparse_bytes.",
+            registry=registry,
+        )
+        self._cold_chunks = prometheus_client.Gauge(
+            "embermesh_sparse_cold_chunks",
+            "Chunks of 2 MB, since the start, that were needed when none stood by: new rows waited "
+            "for the system to find and clear them.",
+            registry=registry,
+        )
+
+    def expose(self, standby: _native.StandbyMemory) -> None:
+        """Shows what stands by from now on."""
+        self._bytes.set_function(lambda: float(standby.bytes()))
+        self._cold_chunks.set_function(lambda: float(standby.cold()))
 
 
 class RoundingMetrics:

@@ -11,7 +11,6 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -82,6 +81,9 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
             members, self._apply_merged, barrier_seconds
         )
         self._ledger = StepLedger(members)
+        # Made long before the tables, whose first rows are to find it filled.
+        self._standby = _native.StandbyMemory(assignment.standby_bytes)
+        metrics.standby.expose(self._standby)
 
     def Configure(
         self, request: ps_pb2.SparseConfigureRequest, _context: grpc.ServicerContext
@@ -246,7 +248,11 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
         try:
             native = [t.native() for t in tables]
             shard = _native.SparseShard(
-                native, partitions=partitions, seed=seed, threads=self._assignment.shard_threads
+                native,
+                partitions=partitions,
+                seed=seed,
+                threads=self._assignment.shard_threads,
+                standby=self._standby,
             )
         except ValueError as error:
             raise InvalidInput(f"tables: {error}") from error
@@ -257,11 +263,7 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
                 self._storage, self._assignment.restore, shard, tables, self._assignment
             )
             log.info("restored %d rows from %s", restored.rows, self._assignment.restore)
-        for table_id, table in enumerate(tables):
-            self._metrics.rows.labels(table.name).set_function(
-                partial(_table_rows, shard, table_id)
-            )
-        self._metrics.bytes.set_function(lambda: float(shard.bytes()))
+        self._metrics.expose(shard, [table.name for table in tables])
         self._metrics.restored_rows.set(restored.rows)
         dims = np.array([t.dim for t in tables], dtype=np.int64)
         lifecycle = Lifecycle(
@@ -380,10 +382,6 @@ class SparseServicer(SharedVerbs, ps_pb2_grpc.SparsePsServicer):
         self._metrics.pushed_keys.inc(result.applied)
         self._metrics.missing_keys.inc(result.missing)
         return _Applied(result.applied, result.missing)
-
-
-def _table_rows(shard: _native.SparseShard, table: int) -> float:
-    return float(shard.rows()[table])
 
 
 def _check_agrees(state: _State, tables: tuple[TableSpec, ...], seed: int) -> None:

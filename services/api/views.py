@@ -141,7 +141,7 @@ class JobSize(View):
 
     tables: list[TableSize]
     rows: int
-    memory_bytes: int  # of all shards' rows and filters
+    memory_bytes: int  # of all shards' rows and filters; what stands by for new rows is extra
     shards: int
     shard_memory_bytes: int  # of the largest shard
     trainers: int

@@ -38,6 +38,7 @@ class MemberConfig:
     metrics_port: int = 0  # HTTP /metrics, /healthz, /readyz
     log_level: str = "info"
     shard_threads: int = 0  # of a sparse shard, for one large request; 0 = usable CPUs, at most 8
+    standby_mb: int = 256  # for new rows of a sparse shard; at most 1/8 of the usable memory
     plan_threads: int = 1  # of a trainer, that plan, gather and sum a large batch
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from embermesh.client import Client
-from services.api.views import JobState, JobView
+from services.api.views import JobState, JobView, MemberView
 from services.kit.discovery import Role
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -26,6 +28,14 @@ def finished(client: Client, job: JobView) -> JobView:
 def auc(job: JobView) -> float:
     assert job.result is not None and job.result.auc is not None
     return job.result.auc
+
+
+def standing_by(member: MemberView) -> float:
+    """Bytes of memory for new rows of the process's shard."""
+    page = httpx.get(f"http://{member.metrics_address}/metrics", timeout=5, trust_env=False).text
+    found = re.search(r"^embermesh_sparse_standby_bytes (\S+)$", page, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
 
 
 def test_placement_changes_neither_result_nor_checkpoints(
@@ -60,6 +70,9 @@ def test_trainers_with_shards_scale_and_keep_their_rows(
     before = wait_samples(job.id, 5_000)
     roles = sorted(str(m.role) for m in before.members)
     assert roles == sorted(map(str, [Role.DENSE_PS, *[Role.SPARSE_PS, Role.TRAINER] * 2]))
+    for member in before.members:
+        if member.role == Role.TRAINER:
+            assert standing_by(member) > 0
     client.scale(job.id, trainers=1)
     done = finished(client, client.get(job.id))
     assert done.generation == before.generation + 1

@@ -17,7 +17,8 @@ namespace {
 // With and without metadata: buckets of four and of five.
 class FlatIndexTest : public testing::TestWithParam<bool> {
  protected:
-  SlabPool pool_{FlatIndex::kPageBytes};
+  StandbyMemory chunks_;
+  SlabPool pool_{FlatIndex::kPageBytes, chunks_};
   static constexpr std::uint32_t kTables = 5;
   FlatIndex index_{pool_, RowNames(kTables), GetParam()};
 

@@ -22,7 +22,8 @@ TEST(RowArena, WidthsFillWholeLinesWhereThatIsCheap) {
 class RowArenaTest : public testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(RowArenaTest, RowsAreAlignedAndDisjointWhateverComesAndGoes) {
-  SlabPool pool(1024);
+  StandbyMemory chunks;
+  SlabPool pool(1024, chunks);
   RowArena arena(pool, GetParam(), kNoRow);
   const std::size_t floats = GetParam() * RowArena::kUnitFloats;
   std::vector<std::pair<RowNumber, float>> rows;
@@ -53,7 +54,8 @@ TEST_P(RowArenaTest, RowsAreAlignedAndDisjointWhateverComesAndGoes) {
 INSTANTIATE_TEST_SUITE_P(Widths, RowArenaTest, testing::Values(1, 3, 8, 13, 64));
 
 TEST(RowArena, GivesSlabsBackAsRowsGo) {
-  SlabPool pool(SlabPool::kChunkBytes / 2);
+  StandbyMemory chunks;
+  SlabPool pool(SlabPool::kChunkBytes / 2, chunks);
   RowArena arena(pool, 8, kNoRow);
   std::vector<RowNumber> rows;
   for (int i = 0; i < 40000; ++i) rows.push_back(arena.allocate());
@@ -73,7 +75,8 @@ TEST(RowArena, GivesSlabsBackAsRowsGo) {
 }
 
 TEST(RowArena, NumbersStayBelowTheBoundAndAreUsedAgain) {
-  SlabPool pool(1024);
+  StandbyMemory chunks;
+  SlabPool pool(1024, chunks);
   RowArena arena(pool, 13, 19);  // four rows to a slab
   std::set<RowNumber> numbers;
   while (!arena.is_full()) numbers.insert(arena.allocate());
@@ -86,7 +89,8 @@ TEST(RowArena, NumbersStayBelowTheBoundAndAreUsedAgain) {
 }
 
 TEST(RowArena, MovingHandsTheRowsOver) {
-  SlabPool pool(1024);
+  StandbyMemory chunks;
+  SlabPool pool(1024, chunks);
   RowArena from(pool, 2, kNoRow);
   const RowNumber row = from.allocate();
   from.row(row)[0] = 5.0F;
@@ -100,7 +104,8 @@ TEST(RowArena, MovingHandsTheRowsOver) {
 }
 
 TEST(SlabPool, SlabsAreDistinctAndReused) {
-  SlabPool pool(16384);
+  StandbyMemory chunks;
+  SlabPool pool(16384, chunks);
   std::vector<std::byte*> taken;
   for (int i = 0; i < 300; ++i) taken.push_back(pool.acquire());
   EXPECT_EQ(std::set(taken.begin(), taken.end()).size(), 300U);

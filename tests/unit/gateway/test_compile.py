@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,8 @@ def test_servers_in_the_trainers_need_no_processes(blocks: int, of_their_own: li
 def test_every_process_can_read_its_settings() -> None:
     spec = make_spec(2, 3, 4)
     run = make_run(new_record(spec, 1.0), spec)
-    around = Surroundings("redis://r:1/0", "10.0.0.1", "debug", shard_threads=3, plan_threads=2)
+    own: dict[str, Any] = {"shard_threads": 3, "standby_mb": 64, "plan_threads": 2}
+    around = Surroundings("redis://r:1/0", "10.0.0.1", "debug", **own)
     made = processes(run, spec, around)
     assert [(p.role, p.rank) for p in made] == expected(spec)
     assert collections.Counter(p.role for p in made) == {
@@ -76,7 +78,7 @@ def test_every_process_can_read_its_settings() -> None:
         assert (settings.job, settings.rank) == (run.job, process.rank)
         assert (settings.redis_url, settings.host) == ("redis://r:1/0", "10.0.0.1")
         assert settings.log_level == "debug"
-        assert (settings.shard_threads, settings.plan_threads) == (3, 2)
+        assert {name: getattr(settings, name) for name in own} == own
 
 
 def test_a_replacement_is_told_its_incarnation() -> None:

@@ -76,7 +76,7 @@ class Recorder:
         self.calls.append(("step", step, float(parameters[0])))
         n = len(labels)
         grads = np.zeros((n, WIDTH), np.float32)
-        return StepResult(0.5, np.full(n, 0.6, np.float32), grads, np.ones(1, np.float32))
+        return StepResult(0.5, np.full(n, 0.6, np.float32), (grads,), np.ones(1, np.float32))
 
     def push(self, plan: Any, result: StepResult, **kw: Any) -> Pushed:
         samples = len(result.probabilities)
@@ -252,7 +252,7 @@ def test_progress_after_the_end_tells_the_mean_speed() -> None:
     metrics = TrainerMetrics(prometheus_client.CollectorRegistry())
     progress = Progress(metrics, clock=lambda: now[0])
     n = np.zeros(10, np.float32)
-    result = StepResult(0.0, n + 0.5, np.zeros((10, 1), np.float32), n)
+    result = StepResult(0.0, n + 0.5, (np.zeros((10, 1), np.float32),), n)
     for step, seconds in enumerate([1.0, 1.0, 8.0], start=1):
         now[0] += seconds
         progress.stepped(step, result, n, staleness=0)

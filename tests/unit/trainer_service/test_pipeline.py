@@ -205,7 +205,7 @@ def push(dense: Any, sparse: Any) -> Pushed:
     meeting = threading.Barrier(2)
     plan = SimpleNamespace(scatter=lambda grads: grads)
     result = StepResult(
-        0.0, np.zeros(3, np.float32), np.zeros((3, 2), np.float32), np.zeros(1, np.float32)
+        0.0, np.zeros(3, np.float32), (np.zeros((3, 2), np.float32),), np.zeros(1, np.float32)
     )
     with closing(Servers(_Client(meeting, sparse), _Client(meeting, dense))) as servers:  # type: ignore[arg-type]
         return servers.push(plan, result, step=1, read_step=1, pause=False)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ class Trainer:
         self.now += work
         self.steps += 1
         n = np.zeros(10, np.float32)
-        result = StepResult(0.0, n + np.float32(predicted), np.zeros((10, 1), np.float32), n)
+        result = StepResult(0.0, n + np.float32(predicted), (np.zeros((10, 1), np.float32),), n)
         self.progress.stepped(self.steps, result, n, staleness=staleness)
 
     def metric(self, name: str) -> float | None:

@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from services.kit.errors import InvalidInput
+from trainer_service.micro_batches import configure_threads
 from trainer_service.models import ModelContext, SparseInput, deepfm
-from trainer_service.step import Diverged, StepResult, TrainStep, build_network, configure_threads
+from trainer_service.step import Diverged, StepResult, TrainStep, build_network
 
 DENSE, FEATURES, DIM, BATCH = 3, 4, 5, 16
 WIDTH = FEATURES * (DIM + 1)
