@@ -41,7 +41,7 @@ class Size:
     bytes_steps: int
 
 
-FULL = Size(5, 4096, 2_000_000, 200_000, (100, 10), (60, 5), (8, 2), (), 200)
+FULL = Size(5, 4096, 2_000_000, 200_000, (300, 20), (60, 5), (8, 2), (), 200)
 QUICK = Size(
     1, 256, 12_800, 2_560, (12, 2), (6, 2), (2, 1), ("--steps", "240", "--batch-size", "64"), 20
 )
@@ -53,6 +53,7 @@ def sides(size: Size) -> dict[str, list[str]]:
     return {
         "dense_graph": ["sides/dense_only", *tensorflow],
         "dense_xla": ["sides/dense_only", *tensorflow, "--xla"],
+        "dense_micro": ["sides/dense_micro", *tensorflow],
         "embedded": [*ours, "--placement", "embedded"],
         "remote": ours,
         "tf_graph": ["sides/tf_tuned", *tensorflow],
@@ -83,7 +84,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Medians, ratios and ranges; `ours` and `tensorflow` are the full passes.
 
-    Graph or XLA: the limit and tuned TensorFlow count with the variant of the better median.
+    Graph or XLA: the limit and tuned TensorFlow count with the variant of the better median. The
+    dense part by our own step is shown beside them.
     """
     median = {side: statistics.median(values) for side, values in rates.items()}
     dense = max("dense_graph", "dense_xla", key=median.__getitem__)
@@ -96,6 +98,7 @@ def summarise(
         "embedded_sps": median["embedded"],
         "remote_sps": median["remote"],
         "dense_only_sps": median[dense],
+        "dense_micro_sps": median["dense_micro"],
         "tf_tuned_sps": median[tuned],
         "keras_sps": median["keras"],
         "embedded_ratio": ratio("embedded", dense),

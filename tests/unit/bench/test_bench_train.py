@@ -61,6 +61,7 @@ def test_ratios_are_medians_of_the_rounds_and_the_better_variant_counts() -> Non
     rates = {
         "dense_graph": [100.0, 120.0, 110.0],
         "dense_xla": [90.0, 130.0, 100.0],
+        "dense_micro": [120.0, 125.0, 130.0],  # beside the limit, not the limit
         "embedded": [50.0, 90.0, 66.0],  # of dense_graph: 0.5, 0.75, 0.6
         "remote": [40.0, 30.0, 55.0],  # 0.4, 0.25, 0.5
         "tf_graph": [20.0, 30.0, 20.0],
@@ -75,6 +76,7 @@ def test_ratios_are_medians_of_the_rounds_and_the_better_variant_counts() -> Non
     assert result["vs_tf_tuned"] == pytest.approx(2.0)
     assert result["vs_keras"] == pytest.approx(10.0)
     assert (result["dense_only_sps"], result["tf_tuned_sps"]) == (110.0, 30.0)
+    assert result["dense_micro_sps"] == 125.0
     assert (result["auc_ours"], result["auc_tf"], result["rss_mb"]) == (0.76, 0.75, 900.0)
 
 
