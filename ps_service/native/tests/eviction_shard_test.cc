@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -290,7 +291,7 @@ TEST(EvictionShard, NoSliceHoldsTheLockForLong) {
        {RuleMap{{"ttl", {{"seconds", 1.0}}}}, RuleMap{{"lru", {{"rows", 1000.0}}}},
         RuleMap{{"lfu", {{"rows", 1000.0}}}}, RuleMap{{"norm", {{"below", 1e9}, {"idle", 0.0}}}}}) {
     const Schema schema({ruled("t", evicting(rules), 64)}, 1);
-    RowMemory memory(schema);
+    RowMemory memory(schema, std::make_shared<StandbyMemory>());
     const std::atomic<std::uint64_t> snapshots = 0;
     Partition partition(schema, memory, 0, 1, snapshots);
     for (std::uint64_t key = 0; key < 200'000; ++key) {
