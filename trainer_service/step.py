@@ -81,6 +81,7 @@ class TrainStep:
     ) -> None:
         """`dense` (D) and `width` (W) are the widths of the network's two inputs; if they are
         `joined`, it has one, and the dense features are the first D of its W columns.
+        `micro_batches` as configure_threads says.
 
         `xla`: whether XLA compiles `run`; auto measures both and takes the faster. Raises
         InvalidInput when it is on and the network has an operation that XLA doesn't know, and for a
@@ -161,7 +162,9 @@ class TrainStep:
         )
 
     def predict(self, dense: Floats, parameters: Floats) -> Floats:
-        """Probabilities (n,) for n = len(dense) samples whose rows are in `rows(n)`."""
+        """Probabilities (n,) for n = len(dense) samples, 1 <= n <= batch_size, whose rows are in
+        `rows(n)`.
+        """
         n = len(dense)
         self._input.fill(dense)
         self._flat[:] = parameters

@@ -5,7 +5,7 @@ and gets them back page by page, each zeroed and faulted in anew: by `perf`, a t
 that is busy with gRPC.
 
 The collector's third generation walks over every object there is, with all threads of Python at a
-stop: those of TensorFlow took a trainer 200 ms, once in a hundred steps.
+stop. With TensorFlow's among them, a trainer stood still for 200 ms now and then (bench/README.md).
 """
 
 from __future__ import annotations
