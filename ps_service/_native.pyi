@@ -454,12 +454,63 @@ class Plan:
         Several arrays are the matrix in pieces, one after another; all but the last have as many
         rows as the first.
         """
+    def worth_projecting(self, units: int) -> bool:
+        """Whether a projection to `units` columns is clearly less work than a product of the
+        gathered matrix. By the plan's numbers alone: the same in every run.
+        """
+    def add_up(self, *projections: Projection) -> NDArray[np.float32]:
+        """The gradients that projections of this plan keep, laid out as the values of gather."""
     def place(
         self, rows: NDArray[np.float32], positions: NDArray[np.int32], values: NDArray[np.float32]
     ) -> None:
         """Put the rows of the keys at `positions` of `unique`, side by side in `rows`, into values.
 
         Raises ValueError, before anything is written, if they don't fit.
+        """
+
+@final
+class Projection:
+    """The dense layer X·W + bias of some samples, of whose X (rows, width) the first columns are
+    dense features and the others gathered rows, without making X: each distinct row is multiplied
+    with the weights once. Keeps its memory. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        """Of no samples."""
+    def take(
+        self,
+        plan: Plan,
+        values: NDArray[np.float32],
+        dense: NDArray[np.float32],
+        first: int,
+    ) -> None:
+        """Take the samples of the plan's batch from `first` on whose dense features `dense` (rows,
+        D) are, with copies of their rows; `values` as for gather.
+        """
+    def forward(
+        self,
+        weights: NDArray[np.float32],
+        bias: NDArray[np.float32] | None,
+        relu: bool,
+        out: NDArray[np.float32],
+    ) -> None:
+        """Write X·W + bias to out (rows, units), 0 for what is negative if `relu`.
+
+        weights (width, units), bias (units,).
+        """
+    def backward(
+        self,
+        weights: NDArray[np.float32],
+        relu: bool,
+        out: NDArray[np.float32],
+        grads: NDArray[np.float32],
+        weight_grads: NDArray[np.float32],
+        bias_grads: NDArray[np.float32] | None,
+    ) -> float:
+        """From the gradients (rows, units) of what forward wrote to `out`, to those of the rows,
+        which are kept, of the weights, written to weight_grads (width, units), zero for columns
+        that are neither dense nor of a feature, and of the bias. Returns the sum of the kept
+        ones: not finite if one of them isn't.
         """
 
 @final

@@ -21,6 +21,8 @@ from ps_service.tables import TableSpec
 from services.kit.errors import InvalidInput
 from services.wire import ps_pb2
 
+Projection = _native.Projection  # the first layer of some samples, a product for each distinct row
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardSlice:
@@ -90,6 +92,16 @@ class KeyPlan:
         same size.
         """
         return self.native.scatter(*grads)
+
+    def add_up(self, *projections: Projection) -> NDArray[np.float32]:
+        """What `scatter` gives, from the gradients that projections of this plan keep."""
+        return self.native.add_up(*projections)
+
+    def worth_projecting(self, units: int) -> bool:
+        """Whether a Projection to so many columns, instead of a gather and a product of matrices,
+        is clearly less work, since many samples share keys. Two runs find the same.
+        """
+        return self.native.worth_projecting(units)
 
 
 class RecentKeys:

@@ -323,7 +323,7 @@ void bind_planner(nb::module_& m) {
         const auto& items = nb::cast<const Plan&>(self).value_floats();
         return look_into(items, {items.size()}, self);
       });
-  bind_plan_parts(plan);
+  bind_plan_parts(m, plan);
 
   nb::class_<Planner>(m, "Planner")
       .def(

@@ -8,8 +8,8 @@
 
 namespace embermesh {
 
-// Plan.gather, scatter and place.
-void bind_plan_parts(nanobind::class_<Plan>& plan);
+// Plan.gather, scatter, place and what it projects.
+void bind_plan_parts(nanobind::module_& m, nanobind::class_<Plan>& plan);
 
 // RecentKeys.
 void bind_recent_keys(nanobind::module_& m);

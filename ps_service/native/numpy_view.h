@@ -105,6 +105,11 @@ class ArrayView : public PyBuffer {
     return static_cast<std::size_t>(view_.shape[0]);
   }
 
+  // Of an array of two dimensions, the length of the second.
+  [[nodiscard]] std::size_t columns() const noexcept {
+    return static_cast<std::size_t>(view_.shape[1]);
+  }
+
   // Refuses any shape but (rows, columns).
   void expect_shape(std::size_t rows, std::size_t columns) const {
     if (view_.ndim == 2 && static_cast<std::size_t>(view_.shape[0]) == rows &&

@@ -26,14 +26,6 @@ struct RowShare {
 
 namespace {
 
-float bag_scale(Combiner combiner, std::size_t keys) noexcept {
-  const auto count = static_cast<float>(keys);
-  if (keys < 2) return 1.0F;  // also an empty bag, whose sum is zero
-  if (combiner == Combiner::kMean) return 1.0F / count;
-  if (combiner == Combiner::kSqrtN) return 1.0F / std::sqrt(count);
-  return 1.0F;
-}
-
 // One feature of some rows of the batch, as the kernels below see it. Key j of the slice has its
 // row at values + start(j); bag b is row b of `matrix`, which begins at the feature's first column.
 struct FeatureSlice {
@@ -125,6 +117,14 @@ EMBERMESH_SIMD void scatter_bag(const FeatureSlice& slice, const RowShare& share
 }
 
 }  // namespace
+
+float bag_scale(Combiner combiner, std::size_t keys) noexcept {
+  const auto count = static_cast<float>(keys);
+  if (keys < 2) return 1.0F;  // also an empty bag, whose sum is zero
+  if (combiner == Combiner::kMean) return 1.0F / count;
+  if (combiner == Combiner::kSqrtN) return 1.0F / std::sqrt(count);
+  return 1.0F;
+}
 
 void Plan::gather(const float* values, float* out) const {
   constexpr std::size_t kBlock = 128;  // rows of the output that stay in the cache for all features

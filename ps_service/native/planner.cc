@@ -92,6 +92,10 @@ Combiner parse_combiner(std::string_view name) {
   refuse("combiners: unknown combiner '" + std::string(name) + "'; known are: sum, mean, sqrtn");
 }
 
+std::size_t PlannerConfig::first_column() const noexcept {
+  return columns.empty() ? width : *std::min_element(columns.begin(), columns.end());
+}
+
 void PlannerConfig::validate() const {
   constexpr std::size_t kMaxShards = 65536;
   constexpr std::size_t kMaxWidth = std::size_t{1} << 31;

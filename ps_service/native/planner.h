@@ -22,6 +22,9 @@ enum class Combiner : std::uint8_t { kSum, kMean, kSqrtN };
 // Throws std::invalid_argument for an unknown name.
 Combiner parse_combiner(std::string_view name);
 
+// What each row counts in a bag of so many keys.
+[[nodiscard]] float bag_scale(Combiner combiner, std::size_t keys) noexcept;
+
 struct RowShare;  // plan_matrix.cc
 
 // A matrix in pieces: blocks[i] holds its rows [i * rows, (i + 1) * rows), the last perhaps fewer.
@@ -41,6 +44,9 @@ struct PlannerConfig {
   std::size_t width = 0;  // columns of the gathered matrix
 
   [[nodiscard]] std::size_t feature_dim(std::size_t f) const { return dims[feature_tables[f]]; }
+
+  // Of the gathered matrix, the first that belongs to a feature.
+  [[nodiscard]] std::size_t first_column() const noexcept;
 
   // Throws std::invalid_argument naming the member, its value and what is allowed.
   void validate() const;
@@ -80,6 +86,8 @@ class Plan {
   [[nodiscard]] std::size_t batch() const noexcept { return batch_; }
   [[nodiscard]] std::size_t total_floats() const noexcept { return total_floats_; }
   [[nodiscard]] const PlannerConfig& config() const noexcept { return core_->config; }
+  // Keys of all bags of a feature.
+  [[nodiscard]] std::size_t keys_of(std::size_t feature) const noexcept;
 
   // Pools every bag of `values` (total_floats) into `out` (batch, width); writes only the columns
   // of its features. Throws std::bad_alloc.
@@ -99,6 +107,7 @@ class Plan {
  private:
   friend class Planner;
   friend class PlanBuilder;
+  friend class Projection;
   friend class RecentKeys;  // plans of one planner share its core
 
   [[nodiscard]] std::size_t start(std::size_t position) const noexcept {
@@ -108,7 +117,6 @@ class Plan {
     const std::size_t next = position + 1;
     return (next < unique_.size() ? start(next) : total_floats_) - start(position);
   }
-  [[nodiscard]] std::size_t keys_of(std::size_t feature) const noexcept;
   // For as much work as the keys make.
   [[nodiscard]] ThreadTeam::Lease take_team() const;
   // The rows of the matrix [first, first + rows), which begins at `out`.
