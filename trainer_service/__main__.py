@@ -131,6 +131,7 @@ def _prepare(run: Run, spec: JobSpec, plan_threads: int) -> _Job:
         joined=layout.joined,
         xla=spec.training.compiler,
         micro_batches=micro_batches,
+        project=spec.training.project == "auto",
     )
     log.info("the step runs %s", "compiled by XLA" if step.xla else "as a TensorFlow graph")
     restored = manifests.read(Storage(), run.restore) if run.restore else None

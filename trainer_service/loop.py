@@ -83,9 +83,10 @@ class Loop:
         else:
             with self._phase("pull"):
                 values = self._rows.pull(current)
-                plan.gather(values, self._step.rows(batch.samples))
             with self._phase("step"):
-                result = self._step.run(batch.dense, batch.labels, parameters, step=step)
+                result = self._step.take(
+                    plan, values, batch.dense, batch.labels, parameters, step=step
+                )
         token = self._gate.requested() if self._positions.settled else ""
         with self._phase("push"):
             reply = self._rows.push(current, result, pause=bool(token))
@@ -93,6 +94,7 @@ class Loop:
             self._positions.advance(batch.next)
         self._metrics.keys.inc(plan.unique_keys)
         self._metrics.missing_keys.inc(reply.missing)
+        self._metrics.projected_steps.inc(bool(result.projections))
         self._progress.stepped(
             step, result, current.planned.labels, staleness=step - current.read_step
         )

@@ -26,11 +26,16 @@ class TrainerMetrics:
             "Steps taken without rows: other trainers' barriers pass while the stream is silent.",
             registry=registry,
         )
+        self.projected_steps = Counter(
+            "embermesh_trainer_projected_steps_total",
+            "Steps whose first layer was computed by distinct rows, see training.project.",
+            registry=registry,
+        )
         self.phase_seconds = Histogram(
             "embermesh_trainer_phase_seconds",
             "Time of one mini-batch by phase: wait (for a planned batch), pull (waiting for its "
-            "rows, and gathering them), step, push (both servers, barriers included); beside them "
-            "plan, and ahead (pulling rows of a later batch).",
+            "rows), step (gathering them included), push (both servers, barriers included); beside "
+            "them plan, and ahead (pulling rows of a later batch).",
             ["phase"],
             buckets=LATENCY_BUCKETS,
             registry=registry,
@@ -52,6 +57,10 @@ class TrainerMetrics:
             "Batches whose staleness was above the job's bound.",
             registry=registry,
         )
+        self._declare_rows(registry)
+        self._declare_gauges(registry)
+
+    def _declare_rows(self, registry: CollectorRegistry) -> None:
         self.keys = Counter(
             "embermesh_trainer_keys_total",
             "Distinct keys pulled, summed over steps.",
@@ -70,7 +79,6 @@ class TrainerMetrics:
         self.bad_rows = Counter(
             "embermesh_trainer_bad_rows_total", "Malformed rows skipped.", registry=registry
         )
-        self._declare_gauges(registry)
 
     def _declare_gauges(self, registry: CollectorRegistry) -> None:
         self.loss = Gauge(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ import tensorflow as tf
 log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
 
 _ALIGNMENT = 64  # bytes: what TensorFlow's kernels may expect of a tensor's address
 _ROWS_ALIGNED = _ALIGNMENT // np.dtype(np.float32).itemsize  # so many end where a tensor may begin
@@ -94,19 +95,14 @@ class MicroBatches:
         self._labels[:n] = 0.0 if labels is None else labels
         self._labels[n:] = 0.0
 
-    def run(self, samples: int, function: Callable[[MicroBatch], Sequence[Any]]) -> list[list[Any]]:
-        """The tensors that `function` gives, as arrays, for each micro-batch that has one of the
-        samples; the first runs on this thread.
+    def run(self, samples: int, function: Callable[[MicroBatch], T]) -> list[T]:
+        """What `function` gives for each micro-batch that has one of the samples; the first runs on
+        this thread.
         """
-
-        def outputs(piece: MicroBatch) -> list[Any]:
-            # Waits for each output, and does not copy it as t.numpy() would.
-            return [np.asarray(each) for each in function(piece)]
-
         first, *others = (piece for piece in self._pieces if piece.first < samples)
-        waiting = [self._others.submit(outputs, piece) for piece in others]
+        waiting = [self._others.submit(function, piece) for piece in others]
         try:
-            own = outputs(first)
+            own = function(first)
         finally:
             futures.wait(waiting)  # whatever came of it: they read the input
         return [own, *(each.result() for each in waiting)]

@@ -227,7 +227,10 @@ class Servers:
         samples = len(result.probabilities)
 
         def push_rows() -> PushOutcome:
-            grads = plan.scatter(*result.row_grads)
+            if result.projections:
+                grads = plan.add_up(*result.projections)
+            else:
+                grads = plan.scatter(*result.row_grads)
             return self._sparse.push(
                 plan,
                 grads,

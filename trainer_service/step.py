@@ -1,8 +1,9 @@
 """The compiled training step: dense tensors of fixed shape in, loss and gradients out.
 
-Rows arrive gathered and leave as gradients of the gathered matrix; the network's own parameters
-arrive and leave as one flat float32 vector. Which keys, tables and servers stand behind them is not
-known here, and no optimizer runs here: the parameter servers apply the gradients.
+Rows are gathered by their batch's plan, and leave as gradients of the gathered matrix, or of
+distinct rows where `projected_step` takes them as they are; the network's own parameters arrive and
+leave as one flat float32 vector. Which tables and servers stand behind them is not known here, and
+no optimizer runs here: the parameter servers apply the gradients.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,9 +19,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ps_service.client.plan import KeyPlan, Projection
 from services.kit.errors import EmbermeshError, InvalidInput
+from trainer_service.compiled import Compiled, assign, flattened, mean_loss
 from trainer_service.faster import second_is_faster
+from trainer_service.first_layer import split_first_layer
 from trainer_service.micro_batches import Floats, MicroBatch, MicroBatches, aligned, tensor
+from trainer_service.projected_step import ProjectedStep
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +43,11 @@ class StepResult:
 
     loss: float
     probabilities: Floats  # (n,), before the update: test, then train
-    # (n, width), those of joined dense features among them, in pieces of a micro-batch
+    # (n, width), those of joined dense features among them, in pieces of a micro-batch; none if
+    # there are projections
     row_grads: tuple[Floats, ...]
     dense_grads: Floats  # (parameters,)
+    projections: tuple[Projection, ...] = ()  # keep the rows' gradients until the next step
 
 
 def build_network(build: Callable[[], Any], seed: int) -> keras.Model:
@@ -78,6 +84,7 @@ class TrainStep:
         joined: bool = False,
         xla: Literal["auto", "on", "off"] = "off",
         micro_batches: int = 1,
+        project: bool = False,
     ) -> None:
         """`dense` (D) and `width` (W) are the widths of the network's two inputs; if they are
         `joined`, it has one, and the dense features are the first D of its W columns.
@@ -85,7 +92,8 @@ class TrainStep:
 
         `xla`: whether XLA compiles `run`; auto measures both and takes the faster. Raises
         InvalidInput when it is on and the network has an operation that XLA doesn't know, and for a
-        network with other inputs.
+        network with other inputs. `project`: whether `take` may compute a dense first layer of
+        joined inputs by distinct rows.
         """
         _check_inputs(network, [width] if joined else [dense, width])
         self._network, self.batch_size = network, batch_size
@@ -102,24 +110,14 @@ class TrainStep:
         self.traces = 0  # of `run`, for each way that was tried, and of `predict`: one each
         inputs, labels = self._input.specs, self._input.labels_spec
         count, flat = tf.TensorSpec((), tf.int32), tf.TensorSpec((self.parameters,), tf.float32)
-        # AutoGraph would read our source again at the first trace, which for `predict` is hours
-        # after the start; an upgrade of the package meanwhile must not change what runs.
         self._graph, self._compiled = (
-            _Direct(
-                tf.function(
-                    self._forward_backward,
-                    input_signature=[inputs, labels, count, count, flat],
-                    autograph=False,
-                    jit_compile=jit,
-                )
-            )
-            for jit in (False, True)
+            Compiled(self._forward_backward, [inputs, labels, count, count, flat], xla=compiles)
+            for compiles in (False, True)
         )
         self.xla = self._chosen(xla)  # whether XLA compiles `run`
         self._train = self._compiled if self.xla else self._graph
-        self._predict = _Direct(
-            tf.function(self._forward, input_signature=[inputs, flat], autograph=False)
-        )
+        self._predict = Compiled(self._forward, [inputs, flat])
+        self._projected = self._projected_step(project and joined, width, micro_batches)
 
     @property
     def parameters(self) -> int:
@@ -137,29 +135,34 @@ class TrainStep:
         """
         return self._input.rows[:samples]
 
+    def take(
+        self,
+        plan: KeyPlan,
+        values: Floats,
+        dense: Floats,
+        labels: Floats,
+        parameters: Floats,
+        *,
+        step: int,
+    ) -> StepResult:
+        """As `run`, for a batch whose rows are `values` of its plan, in the way that is less work
+        for it.
+        """
+        n = len(labels)
+        if self._projected is not None and self._projected.suits(plan):
+            outputs = self._projected.run(plan, values, dense, labels, parameters)
+            return _result(outputs, n, step)
+        plan.gather(values, self.rows(n))
+        return self.run(dense, labels, parameters, step=step)
+
     def run(self, dense: Floats, labels: Floats, parameters: Floats, *, step: int) -> StepResult:
         """Loss and gradients for n = len(labels) samples, 1 <= n <= batch_size, whose rows are in
         `rows(n)`.
 
         dense is (n, D), parameters flat. Raises Diverged that names the step.
         """
-        n = len(labels)
         self._input.fill(dense, labels)
-        outputs = self._call(self._train, n, parameters)
-        losses, probabilities, row_grads, dense_grads, checksums = zip(*outputs, strict=True)
-        loss, checksum = float(sum(losses)), float(sum(checksums))
-        if not math.isfinite(loss) or not math.isfinite(checksum):
-            what = f"loss is {loss}" if not math.isfinite(loss) else "a gradient is not finite"
-            raise Diverged(
-                f"step {step}: {what}; lower the learning rates, or clip or log the dense features"
-            )
-        *whole, last = row_grads
-        return StepResult(
-            loss,
-            _joined(probabilities)[:n],
-            (*whole, last[: n - len(whole) * self._input.size]),
-            functools.reduce(np.add, dense_grads),
-        )
+        return _result(self._call(self._train, len(labels), parameters), len(labels), step)
 
     def predict(self, dense: Floats, parameters: Floats) -> Floats:
         """Probabilities (n,) for n = len(dense) samples, 1 <= n <= batch_size, whose rows are in
@@ -171,16 +174,33 @@ class TrainStep:
         outputs = self._input.run(n, lambda piece: self._predict(*piece.inputs, self._flat_tensor))
         return _joined([probabilities for (probabilities,) in outputs])[:n]
 
-    def _call(self, train: _Direct, samples: int, parameters: Floats) -> list[list[Any]]:
+    def _call(self, train: Compiled, samples: int, parameters: Floats) -> list[list[Any]]:
         """What `train` gives for each micro-batch of the samples."""
         self._flat[:] = parameters
         total = tf.constant(samples, tf.int32)
 
-        def run(piece: MicroBatch) -> Sequence[Any]:
-            count = tf.constant(min(samples - piece.first, self._input.size), tf.int32)
-            return train(*piece.inputs, piece.labels, count, total, self._flat_tensor)
+        def run(piece: MicroBatch) -> list[Any]:
+            rows = min(samples - piece.first, self._input.size)
+            count = tf.constant(rows, tf.int32)
+            outputs = train(*piece.inputs, piece.labels, count, total, self._flat_tensor)
+            loss, probabilities, row_grads, dense_grads, checksum = outputs
+            return [loss, probabilities, row_grads[:rows], dense_grads, checksum]
 
         return self._input.run(samples, run)
+
+    def _projected_step(
+        self, project: bool, width: int, micro_batches: int
+    ) -> ProjectedStep | None:
+        layer = split_first_layer(self._network) if project else None
+        if layer is None:
+            return None
+        return ProjectedStep(
+            layer,
+            batch_size=self.batch_size,
+            width=width,
+            xla=self.xla,
+            micro_batches=micro_batches,
+        )
 
     def _chosen(self, xla: Literal["auto", "on", "off"]) -> bool:
         if xla == "off":
@@ -199,7 +219,7 @@ class TrainStep:
             log.info("XLA can't compile this model: %s", error.message)
             return False
 
-    def _try(self, train: _Direct) -> None:
+    def _try(self, train: Compiled) -> None:
         """One whole step, its result thrown away."""
         self._input.rows.fill(0.01)
         self._call(train, self.batch_size, self._initial)
@@ -209,22 +229,18 @@ class TrainStep:
     ) -> Any:
         """Of a micro-batch with `count` of the batch's `total` samples."""
         self.traces += 1
-        self._assign(flat)
+        assign(self._variables, self._sizes, flat)
         rows = inputs[-1]
-        weights = tf.cast(tf.range(self._input.size) < count, tf.float32)
         with tf.GradientTape() as tape:
             tape.watch(rows)
             logits = self._logits(inputs, training=True)
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-            loss = tf.reduce_sum(losses * weights) / tf.cast(total, tf.float32)
+            loss = mean_loss(logits, labels, count, total)
         row_grads, grads = tape.gradient(
             loss,
             (rows, [v.value for v in self._variables]),
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        dense_grads = (
-            tf.concat([tf.reshape(g, (-1,)) for g in grads], 0) if grads else tf.zeros_like(flat)
-        )
+        dense_grads = flattened(grads)
         checksum = tf.reduce_sum(row_grads) + tf.reduce_sum(
             dense_grads
         )  # finite only if every one is
@@ -232,42 +248,13 @@ class TrainStep:
 
     def _forward(self, inputs: list[Any], flat: Any) -> Any:
         self.traces += 1
-        self._assign(flat)
+        assign(self._variables, self._sizes, flat)
         return tf.sigmoid(self._logits(inputs, training=False))
 
     def _logits(self, inputs: list[Any], *, training: bool) -> Any:
         network_inputs = inputs[0] if len(inputs) == 1 else inputs
         logits = self._network(network_inputs, training=training)
         return tf.reshape(logits, (self._input.size,))
-
-    def _assign(self, flat: Any) -> None:
-        if self._variables:
-            for variable, piece in zip(self._variables, tf.split(flat, self._sizes), strict=True):
-                variable.assign(tf.reshape(piece, variable.shape))
-
-
-class _Direct:
-    """A tf.function of one signature, called with tensors that are known to fit it.
-
-    What tf.function does before each call, to find out whether it must trace anew, is a millisecond
-    of Python, in which this process does nothing else.
-    """
-
-    def __init__(self, function: Any) -> None:
-        """Traced at the first call."""
-        self._function = function
-        self._tracing = threading.Lock()
-        self._concrete: Any = None
-        self._captured: list[Any] = []  # the network's variables: arguments too
-
-    def __call__(self, *tensors: Any) -> Sequence[Any]:
-        """The outputs, flat. The tensors are the function's arguments, flat."""
-        with self._tracing:
-            if self._concrete is None:
-                self._concrete = self._function.get_concrete_function()
-                self._captured = self._concrete.captured_inputs
-        outputs: Sequence[Any] = self._concrete.inference_fn.call_flat(*tensors, *self._captured)
-        return outputs
 
 
 def _check_inputs(network: keras.Model, expected: list[int]) -> None:
@@ -277,6 +264,25 @@ def _check_inputs(network: keras.Model, expected: list[int]) -> None:
         raise InvalidInput(
             f"model's network has inputs of {widths} floats, expected {expected}; see models.Model"
         )
+
+
+def _result(outputs: Sequence[list[Any]], n: int, step: int) -> StepResult:
+    """Of the n samples of a step, from what its micro-batches gave."""
+    losses, probabilities, row_grads, dense_grads, checksums = zip(*outputs, strict=True)
+    loss, checksum = float(sum(losses)), float(sum(checksums))
+    if not math.isfinite(loss) or not math.isfinite(checksum):
+        what = f"loss is {loss}" if not math.isfinite(loss) else "a gradient is not finite"
+        raise Diverged(
+            f"step {step}: {what}; lower the learning rates, or clip or log the dense features"
+        )
+    arrays = isinstance(row_grads[0], np.ndarray)
+    return StepResult(
+        loss,
+        _joined(probabilities)[:n],
+        row_grads if arrays else (),
+        functools.reduce(np.add, dense_grads),
+        () if arrays else row_grads,
+    )
 
 
 def _joined(pieces: Sequence[Floats]) -> Floats:

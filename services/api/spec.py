@@ -32,7 +32,7 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 80, 80
 class ModelSpec(Strict):
     """Which network is trained."""
 
-    name: str = Field(description="lr, wide_deep, deepfm, or your own `module:function`.")
+    name: str = Field(description="lr, wide_deep, deepfm, dnn, or your own `module:function`.")
     hidden: tuple[Annotated[int, Field(ge=1, le=8192)], ...] = Field(
         default=(256, 128, 64),
         max_length=16,
@@ -177,6 +177,13 @@ class Training(Strict):
         "and takes the faster; in mode sync it is off, since a choice by the clock would cost the "
         "equal bits of two runs.",
     )
+    project: Literal["auto", "off"] = Field(
+        default="auto",
+        description="auto: in batches whose samples share many keys, a network that begins with a "
+        "dense layer over joined inputs, such as model dnn, multiplies every distinct row with "
+        "that layer's weights once, not once a sample. The result differs in rounding only. off: "
+        "never.",
+    )
     seed: int = Field(
         default=0,
         ge=0,
@@ -208,7 +215,7 @@ class Training(Strict):
         """`xla` as a trainer has to take it in this mode."""
         return "off" if self.mode == "sync" and self.xla == "auto" else self.xla
 
-    @field_validator("xla", mode="before")
+    @field_validator("xla", "project", mode="before")
     @classmethod
     def _yaml_words(cls, value: Any) -> Any:
         """YAML reads a bare on or off as true or false."""

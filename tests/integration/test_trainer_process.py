@@ -35,13 +35,22 @@ class JobProcesses:
         self._registry, self._redis_url, self._log = registry, redis_url, log
         self.processes: dict[Role, subprocess.Popen[bytes]] = {}
 
-    def start(self, source: str, *, model: str = "deepfm", roles: tuple[Role, ...] = ()) -> None:
+    def start(
+        self,
+        source: str,
+        *,
+        model: str = "deepfm",
+        hidden: int = 8,
+        dim: int = 4,
+        roles: tuple[Role, ...] = (),
+        **training: Any,
+    ) -> None:
         spec = {
             "name": "proc",
-            "model": {"name": model, "hidden": [8]},
+            "model": {"name": model, "hidden": [hidden]},
             "data": {"source": source},
-            "features": {"dense": "I1..I13", "sparse": {"C1..C6": {"dim": 4}}},
-            "training": {"batch_size": 128},
+            "features": {"dense": "I1..I13", "sparse": {"C1..C6": {"dim": dim}}},
+            "training": {"batch_size": 128, **training},
         }
         document = validate(spec).model_dump(mode="json")
         owners = ShardMap.even(64, 1).owners.tolist()
@@ -115,6 +124,19 @@ def test_a_job_from_its_first_step_to_its_result(job: JobProcesses) -> None:
     assert (reply.step, reply.samples, len(reply.positions)) == (24, 3_000, 60)
     assert resume(done, "final")
     assert [job.terminate(role) for role in COMMANDS] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("project", "steps"), [("auto", 24), ("off", 0)])
+def test_the_spec_says_whether_the_first_layer_is_computed_by_distinct_rows(
+    job: JobProcesses, project: str, steps: int
+) -> None:
+    source = "synthetic://criteo?rows=3000&holdout=1000"
+    job.start(source, model="dnn", hidden=64, dim=16, project=project)
+    done = job.trainer(lambda m: m.phase in (Phase.DONE, Phase.FAILED))
+    assert (done.phase, done.error) == (Phase.DONE, "")
+    assert (done.status["step"], done.status["result"]["samples"]) == (24, 1_000)
+    page = urllib.request.urlopen(f"http://{done.metrics_address}/metrics", timeout=5)
+    assert f"embermesh_trainer_projected_steps_total {steps}.0" in page.read().decode()
 
 
 def test_pause_in_the_middle_and_a_clean_end_on_sigterm(job: JobProcesses) -> None:

@@ -27,10 +27,8 @@ class SparseInput:
 class ModelContext:
     """What a model may depend on."""
 
-    dense: int  # number of dense features; the network's first input is (B, dense)
-    sparse: tuple[
-        SparseInput, ...
-    ]  # at least one, in the order of their columns in the network's second input
+    dense: int  # number of dense features
+    sparse: tuple[SparseInput, ...]  # at least one, in the order of their columns
     hidden: tuple[int, ...]  # units of the hidden layers
     seed: int  # the job's seed
 
@@ -46,17 +44,19 @@ class ModelContext:
 class Model:
     """The rows a model wants from the parameter servers, and its network.
 
-    `widths[i]` is how many floats each row of sparse feature i has; all but lr use dim + 1, the
-    first column being the feature's first-order weight. `build()` makes a Keras model of two
-    inputs, dense (B, D) float32 and embeddings (B, sum(widths)) float32 with the features side by
-    side, to logits (B,). Its trainable weights must not depend on anything but the context. Weights
-    that are not trained (moving averages) are refused: they would be neither shared between
+    `widths[i]` is how many floats each row of sparse feature i has; wide_deep and deepfm use
+    dim + 1, the first column being the feature's first-order weight. `build()` makes a Keras model
+    of two inputs, dense (B, D) float32 and embeddings (B, sum(widths)) float32 with the features
+    side by side, to logits (B,). Its trainable weights must not depend on anything but the context.
+    Weights that are not trained (moving averages) are refused: they would be neither shared between
     trainers nor checkpointed. The logit of a sample must depend on that sample alone: a step may
     run pieces of its batch side by side, and fills the last one up with zeros.
 
     `joined`: the network has one input (B, D + sum(widths)) instead, the dense features first. For
     networks that would begin by putting the two side by side: rows are gathered into that matrix
-    anyway, so every step saves a copy of it and one of its gradient.
+    anyway, so every step saves a copy of it and one of its gradient. And if such a network is a
+    functional Keras model that begins with a plain float32 Dense layer, which alone sees the input,
+    a step need not make that matrix where samples share many keys: see `first_layer`.
     """
 
     widths: tuple[int, ...]

@@ -13,14 +13,21 @@ from keras import ops
 
 
 def inputs(dense: int, widths: Sequence[int]) -> tuple[Any, Any]:
-    """The two inputs of every network: dense (B, D) and embeddings (B, sum(widths))."""
+    """The two inputs of a network: dense (B, D) and embeddings (B, sum(widths))."""
     return keras.Input((dense,), name="dense"), keras.Input((sum(widths),), name="embeddings")
 
 
-def network(dense: Any, embeddings: Any, terms: Sequence[Any]) -> Any:
-    """The Keras model whose logit (B,) is the sum of `terms`, each (B, 1)."""
+def joined_input(dense: int, widths: Sequence[int]) -> Any:
+    """The one input of a network that takes them side by side: (B, D + sum(widths))."""
+    return keras.Input((dense + sum(widths),), name="joined")
+
+
+def network(inputs: Any, terms: Sequence[Any]) -> Any:
+    """The Keras model from an input, or a list of them, to a logit (B,): the sum of `terms`, each
+    (B, 1).
+    """
     logit = terms[0] if len(terms) == 1 else keras.layers.Add(name="logit")(list(terms))
-    return keras.Model([dense, embeddings], ops.reshape(logit, (-1,)))
+    return keras.Model(inputs, ops.reshape(logit, (-1,)))
 
 
 def linear(x: Any, seeds: Iterator[int], name: str, *, bias: bool = True) -> Any:

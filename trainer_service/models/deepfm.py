@@ -30,6 +30,6 @@ def create(context: ModelContext) -> Model:
         linear = _layers.linear(dense, seeds, "first_order", bias=False)
         pairs = _layers.second_order(ops.reshape(vectors, (-1, len(widths), widths[0] - 1)))
         deep = _layers.mlp(layers.Concatenate()([dense, vectors]), context.hidden, seeds)
-        return _layers.network(dense, embeddings, [linear, first, pairs, deep])
+        return _layers.network([dense, embeddings], [linear, first, pairs, deep])
 
     return Model(widths, build)

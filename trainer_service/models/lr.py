@@ -15,7 +15,7 @@ def create(context: ModelContext) -> Model:
         dense, embeddings = _layers.inputs(context.dense, widths)
         weighted = _layers.linear(dense, context.seeds(), "first_order")
         return _layers.network(
-            dense, embeddings, [weighted, ops.sum(embeddings, axis=1, keepdims=True)]
+            [dense, embeddings], [weighted, ops.sum(embeddings, axis=1, keepdims=True)]
         )
 
     return Model(widths, build)

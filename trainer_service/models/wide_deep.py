@@ -19,6 +19,6 @@ def create(context: ModelContext) -> Model:
         first, vectors = _layers.split_first_order(embeddings, widths)
         wide = _layers.linear(dense, seeds, "first_order", bias=False)
         deep = _layers.mlp(layers.Concatenate()([dense, vectors]), context.hidden, seeds)
-        return _layers.network(dense, embeddings, [wide, first, deep])
+        return _layers.network([dense, embeddings], [wide, first, deep])
 
     return Model(widths, build)

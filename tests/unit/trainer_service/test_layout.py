@@ -122,7 +122,7 @@ def test_broken_own_models_are_refused(user_module: Any, made: object, says: str
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("deepfn", "unknown model 'deepfn'; known: deepfm, lr, wide_deep"),
+        ("deepfn", "unknown model 'deepfn'; known: deepfm, dnn, lr, wide_deep"),
         ("no_such_module:create", "no_such_module"),
     ],
 )

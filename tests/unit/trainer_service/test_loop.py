@@ -11,6 +11,7 @@ import numpy as np
 import prometheus_client
 import pytest
 
+from ps_service.client.plan import Projection
 from services.api.manifest import PositionEntry
 from services.kit.errors import Unavailable
 from trainer_service.batch import Batch
@@ -49,6 +50,7 @@ class Recorder:
         self.calls: list[Any] = []
         self.on_push: Callable[[int], None] = lambda step: None
         self.grant_pause = False
+        self.projected: set[int] = set()  # steps whose first layer is computed by distinct rows
 
     def next(self, stop: threading.Event) -> Planned:
         if stop.is_set():
@@ -65,18 +67,23 @@ class Recorder:
         self.calls.append(("pull", step))
         return np.full(6, step, np.float32)
 
-    def gather(self, values: np.ndarray, out: np.ndarray) -> None:
-        self.calls.append(("gather", out.shape))
-        out[:] = values.reshape(out.shape)
-
     def rows(self, samples: int) -> np.ndarray:
         return np.zeros((samples, WIDTH), np.float32)
 
-    def run(self, dense: Any, labels: Any, parameters: np.ndarray, *, step: int) -> StepResult:
-        self.calls.append(("step", step, float(parameters[0])))
+    def take(
+        self, plan: Any, values: Any, dense: Any, labels: Any, parameters: np.ndarray, *, step: int
+    ) -> StepResult:
+        assert plan is self
+        self.calls.append(("step", step, float(values[0]), float(parameters[0])))
         n = len(labels)
-        grads = np.zeros((n, WIDTH), np.float32)
-        return StepResult(0.5, np.full(n, 0.6, np.float32), (grads,), np.ones(1, np.float32))
+        grads = () if step in self.projected else (np.zeros((n, WIDTH), np.float32),)
+        return StepResult(
+            0.5,
+            np.full(n, 0.6, np.float32),
+            grads,
+            np.ones(1, np.float32),
+            (Projection(),) if step in self.projected else (),
+        )
 
     def push(self, plan: Any, result: StepResult, **kw: Any) -> Pushed:
         samples = len(result.probabilities)
@@ -132,13 +139,11 @@ def test_the_verbs_of_two_batches_in_order() -> None:
     assert rig.run()
     assert rig.recorder.calls == [
         ("pull", 1),
-        ("gather", (3, WIDTH)),
-        ("step", 1, 0.0),
+        ("step", 1, 1.0, 0.0),
         ("cores free",),  # to read the next batch beside the push
         ("push", 1, 1, 3, False),
         ("pull", 2),
-        ("gather", (3, WIDTH)),
-        ("step", 2, 1.0),  # with the parameters that push 1 gave back
+        ("step", 2, 2.0, 1.0),  # with the parameters that push 1 gave back
         ("cores free",),
         ("push", 2, 2, 3, False),
         ("leave", 2),
@@ -148,11 +153,20 @@ def test_the_verbs_of_two_batches_in_order() -> None:
     assert rig.metric("steps_total") == 2
     assert rig.metric("missing_keys_total") == 2
     assert rig.metric("staleness_steps_sum") == 0
+    assert rig.metric("projected_steps_total") == 0
     for phase in ("wait", "pull", "step", "push"):
         assert rig.metric("phase_seconds_count", phase=phase) == 2 + (phase == "wait")
     status = rig.progress.status()
     assert (status["step"], status["samples"], status["staleness"]) == (2, 106, 0)
     assert status["loss"] == pytest.approx(-np.log(0.6), rel=1e-5)
+
+
+def test_projected_steps_are_counted() -> None:
+    rig = Rig([batch(1), batch(2), None, batch(3)])
+    rig.recorder.projected = {1, 4}
+    assert rig.run()
+    assert rig.metric("projected_steps_total") == 2
+    assert rig.metric("steps_total") == 4
 
 
 def test_silence_and_rows_that_were_all_bad_push_nothing_but_take_a_step() -> None:

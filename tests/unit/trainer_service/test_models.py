@@ -10,7 +10,7 @@ import pytest
 
 from services.kit import plugins
 from services.kit.errors import InvalidInput
-from trainer_service.models import Model, ModelContext, SparseInput, deepfm, lr, wide_deep
+from trainer_service.models import Model, ModelContext, SparseInput, deepfm, dnn, lr, wide_deep
 
 RNG = np.random.default_rng(3)
 
@@ -85,7 +85,17 @@ def test_deepfm_names_features_of_unequal_dims() -> None:
         deepfm.create(context(dims=(4, 4, 8)))
 
 
-@pytest.mark.parametrize("module", [lr, wide_deep, deepfm])
+@pytest.mark.parametrize("dense", [3, 0])
+def test_dnn_is_an_mlp_over_dense_features_and_rows_side_by_side(dense: int) -> None:
+    model = dnn.create(context(dense, dims=(2, 5, 3)))
+    assert (model.widths, model.joined) == ((2, 5, 3), True)
+    x = np.hstack(batch(model, dense))
+    network = model.build()
+    weights = {w.path: np.asarray(w.value, np.float64) for w in network.trainable_variables}
+    np.testing.assert_allclose(network(x), mlp(x, weights), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("module", [lr, wide_deep, deepfm, dnn])
 @pytest.mark.parametrize("seed", [0, 7, 2**63 - 1])
 def test_weights_are_a_function_of_the_seed(module, seed: int) -> None:
     def weights(chosen: int) -> np.ndarray:
@@ -97,7 +107,7 @@ def test_weights_are_a_function_of_the_seed(module, seed: int) -> None:
 
 
 def test_known_models_are_listed_without_tensorflow() -> None:
-    assert plugins.names("trainer_service.models") == ["deepfm", "lr", "wide_deep"]
+    assert plugins.names("trainer_service.models") == ["deepfm", "dnn", "lr", "wide_deep"]
     code = (
         "import sys; from services.kit import plugins; plugins.names('trainer_service.models'); "
         "sys.exit('tensorflow' in sys.modules)"

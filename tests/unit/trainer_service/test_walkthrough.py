@@ -6,7 +6,9 @@ import re
 
 from tests.data import ROOT
 from trainer_service.loop import Loop
+from trainer_service.pipeline import Servers
 from trainer_service.positions import Positions
+from trainer_service.step import TrainStep
 
 TEXT = (ROOT / "docs" / "walkthrough.md").read_text()
 
@@ -18,6 +20,12 @@ def test_every_file_it_names_is_there() -> None:
 
 
 def test_the_functions_it_names_are_there() -> None:
-    for owner, name in ((Loop, "_take"), (Loop, "run"), (Positions, "advance")):
+    for owner, name in (
+        (Loop, "_take"),
+        (Loop, "run"),
+        (TrainStep, "take"),
+        (Servers, "push"),
+        (Positions, "advance"),
+    ):
         assert f"`{owner.__name__}.{name}`" in TEXT
         assert callable(getattr(owner, name))
