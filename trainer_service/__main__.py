@@ -252,7 +252,7 @@ def _take_steps(
         idle_after=IDLE_SECONDS if live else None,
         observer=progress,
     )
-    ahead = RowsAhead(batches, servers, metrics, depth=job.spec.training.depth, after=claimed.step)
+    ahead = RowsAhead(batches, servers, metrics, depth=job.spec.rows_ahead, after=claimed.step)
     memory.settle_objects()
     with closing(batches), closing(ahead) as rows:
         process.announce(Phase.READY, progress.status)

@@ -135,7 +135,8 @@ class Pipeline(Strict):
         le=64,
         description="Batches whose rows are read while an earlier one is trained, at most "
         "training.staleness; 0: none, and only 0 in mode sync. Rows that the trainer itself "
-        "changes meanwhile are read after that change. Default: 2, or staleness if that is less.",
+        "changes meanwhile are read after that change. Default: 2, or staleness if that is less; 0 "
+        "where all rows are in the memory of the one trainer itself (placement embedded).",
     )
 
 
@@ -287,6 +288,15 @@ class JobSpec(Strict):
         le=1000,
         description="Attempts after a process of the job died, replaced trainers included.",
     )
+
+    @property
+    def rows_ahead(self) -> int:
+        """Batches whose rows are read ahead: `training.depth`, but by default none of those that
+        all lie in the one trainer's own memory. To find out which of them may be read early costs
+        more than the wait.
+        """
+        own = self.resources.embedded and self.resources.trainers == 1
+        return 0 if own and self.training.pipeline.depth is None else self.training.depth
 
     @model_validator(mode="after")
     def _together(self) -> JobSpec:

@@ -64,7 +64,7 @@ def train(values: str) -> tuple[float, float]:
         with (
             closing(Servers(sparse, dense)) as servers,
             closing(ReadAhead(source, planner, metrics)) as batches,
-            closing(RowsAhead(batches, servers, metrics, depth=spec.training.depth)) as ahead,
+            closing(RowsAhead(batches, servers, metrics, depth=spec.rows_ahead)) as ahead,
         ):
             assert Loop(
                 rows=ahead,

@@ -184,7 +184,20 @@ def test_each_mistake_is_named_by_its_field(path: str, value: Any, words: str) -
     ],
 )
 def test_how_many_batches_are_read_ahead(training: dict[str, Any], depth: int) -> None:
-    assert validate({**SMALL, "training": training}).training.depth == depth
+    spec = validate({**SMALL, "training": training})
+    assert spec.training.depth == spec.rows_ahead == depth
+
+
+@pytest.mark.parametrize(
+    ("trainers", "training", "depth"),
+    [(1, {}, 0), (2, {}, 2), (1, {"pipeline": {"depth": 1}}, 1), (2, {"mode": "sync"}, 0)],
+)
+def test_rows_in_the_one_trainers_own_memory_are_not_read_ahead_unless_asked(
+    trainers: int, training: dict[str, Any], depth: int
+) -> None:
+    resources = {"placement": "embedded", "trainers": trainers}
+    spec = validate({**SMALL, "training": training, "resources": resources})
+    assert spec.rows_ahead == depth
 
 
 def test_with_shards_in_the_trainers_their_number_is_that_of_trainers() -> None:
