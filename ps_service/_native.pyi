@@ -459,7 +459,10 @@ class Plan:
         gathered matrix. By the plan's numbers alone: the same in every run.
         """
     def add_up(self, *projections: Projection) -> NDArray[np.float32]:
-        """The gradients that projections of this plan keep, laid out as the values of gather."""
+        """The gradients that projections of this plan keep, laid out as the values of gather.
+
+        Raises ValueError for another plan's, or one before its backward.
+        """
     def place(
         self, rows: NDArray[np.float32], positions: NDArray[np.int32], values: NDArray[np.float32]
     ) -> None:

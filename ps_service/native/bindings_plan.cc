@@ -128,6 +128,9 @@ Numpy<float> add_up(const Plan& plan, const nb::args& projections) {
     if (parts.back()->total_floats() != plan.total_floats()) {
       throw std::invalid_argument("projections: expected this plan's, got another's");
     }
+    if (!parts.back()->has_grads()) {
+      throw std::invalid_argument("projections: expected gradients, got one before its backward");
+    }
   }
   NewArray<float> sums(plan.total_floats());
   {

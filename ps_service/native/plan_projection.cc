@@ -77,6 +77,7 @@ void Projection::take(const Plan& plan, std::size_t first, std::size_t rows, con
   const PlannerConfig& config = plan.config();
   const std::size_t count = config.feature_tables.size();
   samples_ = floats_ = 0;
+  has_grads_ = false;
   width_ = config.width;
   total_floats_ = plan.total_floats();
   bags_ = !plan.offsets_.empty();
@@ -260,6 +261,7 @@ float Projection::backward(const Layer<const float>& layer, const float* out, co
     backward_dense(tile, layer_grads);
     for (const Feature& feature : features_) backward_feature(feature, tile, layer, layer_grads);
   }
+  has_grads_ = true;
   float lanes[kLanes] = {};
   for (std::size_t i = 0; i < floats_; i += kLanes) {
     for (std::size_t c = 0; c < kLanes; ++c) lanes[c] += row_grads_[i + c];

@@ -66,7 +66,10 @@ class Projection {
   float backward(const Layer<const float>& layer, const float* out, const float* grads,
                  const Layer<float>& layer_grads);
 
-  // Adds dE, as backward left it, to where the rows are in `sums` (total_floats).
+  // Whether backward has been called for these samples.
+  [[nodiscard]] bool has_grads() const noexcept { return has_grads_; }
+
+  // Adds dE, which it must have, to where the rows are in `sums` (total_floats).
   void add_to(float* sums) const noexcept;
 
  private:
@@ -99,6 +102,7 @@ class Projection {
 
   std::size_t samples_ = 0, width_ = 0, total_floats_ = 0, floats_ = 0;
   std::size_t dense_ = 0, dense_depth_ = 0;  // columns, and with a 1 filled up to whole vectors
+  bool has_grads_ = false;
   bool bags_ = false;  // a sample may have any number of keys of a feature, else each has one
   std::vector<Feature> features_;
   std::int32_t numbered_ = 1;  // rows go on from here: what is less was given to another feature

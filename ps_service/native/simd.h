@@ -1,7 +1,8 @@
 // Function multiversioning: one binary that uses AVX-512 or AVX2 where the CPU has them.
 //
 // The build compiles with -ffp-contract=off, so every version of a kernel gives the same bits: a
-// checkpoint or a `sync` run must not depend on which machine a shard was scheduled on.
+// checkpoint or a `sync` run must not depend on which machine a shard was scheduled on. Only what a
+// trainer has TensorFlow do otherwise, on its own machine, is without that: projection_kernels.h.
 #pragma once
 
 // Clones need ifunc (GCC + glibc on x86-64). Sanitizers run before ifuncs are resolved, so their

@@ -11,7 +11,7 @@ from ps_service import _native
 from tests.unit.ps_service.native.projection_reference import Batch, clicks
 
 SMALL = Batch([4, 2], [0, 1], ["sum"] * 2, [[[1], [2]], [[3], [3]]], samples=2, dense=3)
-FIT = {
+FIT: dict[str, Any] = {
     "values": np.zeros(10, np.float32),
     "dense": np.zeros((2, 3), np.float32),
     "first": 0,
@@ -26,7 +26,7 @@ FIT = {
 
 def call_all(**changes: Any) -> None:
     """All verbs in turn, with the arguments of FIT but for the changes."""
-    passed: dict[str, Any] = FIT | changes
+    passed = FIT | changes
     projection = _native.Projection()
     projection.take(SMALL.plan(), passed["values"], passed["dense"], passed["first"])
     projection.forward(passed["weights"], passed["bias"], True, passed["out"])
@@ -96,3 +96,14 @@ def test_another_plans_projection_is_refused():
         plan.add_up(_native.Projection())
     with pytest.raises((TypeError, RuntimeError)):
         plan.add_up(zeros(3))  # type: ignore[arg-type]
+
+
+def test_gradients_that_are_not_there_are_refused():
+    plan, projection = SMALL.plan(), _native.Projection()
+    for _ in range(2):  # those of the batch before don't count
+        projection.take(plan, FIT["values"], FIT["dense"], 0)
+        with pytest.raises(ValueError, match="projections: expected gradients"):
+            plan.add_up(projection)
+        layer = FIT["weights"], True, FIT["out"]
+        projection.backward(*layer, FIT["grads"], FIT["weight_grads"], FIT["bias_grads"])
+        assert plan.add_up(projection).tolist() == [0.0] * 10
