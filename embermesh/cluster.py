@@ -133,10 +133,14 @@ class LocalCluster:
                     if name not in state.services:
                         state = self._start(state, name)
                 for name in names:
-                    self._await(state, name)
+                    if not self._await(state, name) and name in kept:
+                        # It was dying when we looked: a killed process closes its sockets first.
+                        state = self._start(state, name)
+                        self._await(state, name)
+                    self._require_ready(state, name)
         except BaseException:
             for name, service in state.services.items():
-                if name not in kept:
+                if kept.get(name) != service:
                     service.id.stop(STOP_SECONDS)
             self._write(state.model_copy(update={"services": kept}) if kept else None)
             raise
@@ -224,18 +228,25 @@ class LocalCluster:
             **config.environment(config.load(TracingConfig)),
         }
 
-    def _await(self, state: ClusterState, name: str) -> None:
+    @staticmethod
+    def _ready(state: ClusterState, name: str) -> bool:
+        if name == "redis":
+            return _redis_answers(state.redis_url)
+        return _http_ready(state.services[name].port)
+
+    def _await(self, state: ClusterState, name: str) -> bool:
+        """Waits until the service is ready, START_SECONDS at most. False when it has ended."""
         service = state.services[name]
+        wait_until(lambda: self._ready(state, name) or not service.id.alive(), START_SECONDS)
+        return service.id.alive()
 
-        def ready() -> bool:
-            return _redis_answers(state.redis_url) if name == "redis" else _http_ready(service.port)
-
-        wait_until(lambda: ready() or not service.id.alive(), START_SECONDS)
+    def _require_ready(self, state: ClusterState, name: str) -> None:
+        service = state.services[name]
         if not service.id.alive():
             raise errors.Unavailable(
                 f"{name} did not start; {service.log} ends:\n{tail(service.log)}"
             )
-        if not ready():
+        if not self._ready(state, name):
             raise errors.Unavailable(
                 f"{name} was not ready after {START_SECONDS:.0f} s; "
                 f"{service.log} ends:\n{tail(service.log)}"

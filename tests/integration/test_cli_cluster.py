@@ -12,7 +12,7 @@ import pytest
 
 from embermesh.client import Client
 from embermesh.cluster import ClusterState, LocalCluster
-from embermesh.processes import wait_until
+from embermesh.processes import spawn, wait_until
 from services.kit import discovery, errors
 
 
@@ -63,6 +63,24 @@ def test_up_mends_a_cluster_that_lost_a_process(cluster: LocalCluster, free_port
     before, after = pids(state), pids(mended)
     assert (before["redis"], before["checkpoint"]) == (after["redis"], after["checkpoint"])
     assert before["gateway"] != after["gateway"]
+
+
+def test_up_mends_a_cluster_whose_process_is_dying(cluster: LocalCluster, free_port: int) -> None:
+    """A killed process has closed its sockets some time before it counts as ended."""
+    state = cluster.up(port=free_port)
+    kill(state, "gateway")
+    dying = spawn(["sleep", "2"], dict(os.environ), cluster.folder / "logs" / "dying.log")
+    gateway = state.services["gateway"].model_copy(update={"id": dying})
+    record = state.model_copy(update={"services": {**state.services, "gateway": gateway}})
+    (cluster.folder / "cluster.json").write_text(record.model_dump_json())
+
+    mended = cluster.up()
+    assert not dying.alive(), "up must have found it alive and seen it end"
+    assert mended.services["gateway"].id.alive()
+    assert mended.services["redis"] == state.services["redis"]
+    with Client(mended.url) as client:
+        assert client.jobs() == []
+    assert cluster.up() == mended
 
 
 def test_the_state_of_a_dead_cluster_is_not_believed(cluster: LocalCluster, free_port: int) -> None:
