@@ -62,13 +62,14 @@ def test_a_job_from_submit_to_restore(run: Run, spec: Path) -> None:
     job: dict[str, Any] = json.loads(out)
     assert job["state"] == "succeeded"
     assert job["progress"]["samples"] == 6000
-    assert "running" in err
-
     name = job["id"]
+    assert f"{name} succeeded, 6,000 of 6,000 samples" in err
+
     assert run("jobs")[1].count(name) == 1
     assert [j["id"] for j in json.loads(run("jobs", "--json")[1])] == [name]
     assert "test AUC" in run("get", name)[1]
-    assert [e["kind"] for e in json.loads(run("events", name, "--json")[1])][-1] == "succeeded"
+    kinds = [e["kind"] for e in json.loads(run("events", name, "--json")[1])]
+    assert "running" in kinds and kinds[-1] == "succeeded"  # a watch may miss so short a run
 
     logs = run("logs", name, "--tail", "3")[1]
     for process in ("trainer-0", "sparse-ps-0", "sparse-ps-1", "dense-ps-0"):
